@@ -1,0 +1,1 @@
+"""How to start and stop serving engines, and an embedded one that needs no GPU."""

@@ -1,0 +1,148 @@
+"""What every engine adapter offers: settings in, a running endpoint out. Knows nothing of load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class EngineError(Exception):
+    """An engine that cannot be configured or started, for a reason the user can mend."""
+
+
+class UnsupportedToggle(EngineError):
+    """A toggle value that this engine cannot follow; the message is the reason shown in the plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToggleValue:
+    """One value of a toggle: a kind (`on`, `fp8`, `ngram`, `8`) and, for speculation, its options."""
+
+    kind: str
+    options: tuple[tuple[str, str | int | float], ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The string that results store, such as `on`, `8` or `ngram(tokens=4)`."""
+        if not self.options:
+            return self.kind
+        return f"{self.kind}({','.join(f'{key}={value}' for key, value in self.options)})"
+
+
+# The engine-neutral toggles: name → the kinds it may take. An empty tuple takes any word or number.
+TOGGLES: dict[str, tuple[str, ...]] = {
+    "prefix_caching": ("on", "off"),
+    "chunked_prefill": ("on", "off"),
+    "batching": ("continuous", "static", "none"),
+    "paged_kv": ("on", "off"),
+    "cuda_graphs": ("on", "off"),
+    "overlap_scheduling": ("on", "off"),
+    "kv_cache_dtype": ("auto", "fp8", "int8", "int4"),
+    "quantization": ("none", "fp8", "int8", "int4"),
+    "speculative": ("off", "ngram", "draft", "eagle", "eagle3"),
+    "attention_backend": (),
+    "tensor_parallel": (),
+    "block_size": (),
+}
+
+# One baseline for all engines of a sweep; tensor_parallel comes from the hardware's count.
+BASELINE: dict[str, ToggleValue] = {
+    "prefix_caching": ToggleValue("on"),
+    "chunked_prefill": ToggleValue("on"),
+    "batching": ToggleValue("continuous"),
+    "paged_kv": ToggleValue("on"),
+    "cuda_graphs": ToggleValue("on"),
+    "overlap_scheduling": ToggleValue("on"),
+    "kv_cache_dtype": ToggleValue("auto"),
+    "quantization": ToggleValue("none"),
+    "speculative": ToggleValue("off"),
+    "attention_backend": ToggleValue("auto"),
+    "block_size": ToggleValue("16"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """What one server start is asked to be, in engine-neutral words."""
+
+    model: str
+    gpu: str
+    gpu_count: int
+    dtype: str = "bfloat16"
+    max_model_len: int
+    toggles: Mapping[str, ToggleValue]  # every toggle of the baseline, with this arm's value
+    max_num_seqs: int = 256  # sequences running at most
+    max_batched_tokens: int = 512  # tokens a step at most; the chunk of chunked prefill
+    memory_utilization: float = 0.9  # share of each GPU's memory that the engine may take
+    extra_args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerCounters:
+    """The server's own running totals. None: this server does not count it."""
+
+    prompt_tokens: int | None = None
+    cached_prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    drafted_tokens: int | None = None
+    accepted_tokens: int | None = None
+    verify_steps: int | None = None  # sequence-steps that verified a draft
+    preemptions: int | None = None
+    steps: int | None = None
+    graph_steps: int | None = None  # steps replayed from a CUDA graph
+    split_prefills: int | None = None  # prompts whose prefill took more than one step
+    mixed_steps: int | None = None  # steps that held prefill and decode tokens together
+    late_admissions: int | None = None  # sequences admitted while others were decoding
+    peak_running: int | None = None
+    evicted_blocks: int | None = None
+
+
+class Endpoint(Protocol):
+    """A running engine, as the load generator and the evidence see it."""
+
+    engine_version: str
+    engine_kind: str  # real | measured | simulated | stand-in
+
+    def effective(self) -> Mapping[str, str]:
+        """Return what the engine says that it runs: toggle name → value label."""
+        ...
+
+    def counters(self) -> ServerCounters:
+        """Return the server's running totals as of now."""
+        ...
+
+    def reset(self) -> None:
+        """Make the caches cold. Raises `EngineError` while requests are in flight."""
+        ...
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return what a report should say of this engine: KV blocks, assumptions, versions."""
+        ...
+
+
+class EngineAdapter(Protocol):
+    """How to start one serving engine. Knows flags; knows nothing of load or latency."""
+
+    name: str
+
+    def check(self, settings: EngineSettings) -> None:
+        """Raise `EngineError` for settings that can never start (unknown model, does not fit).
+
+        Raises `UnsupportedToggle`, naming the reason, for a toggle value it cannot follow.
+        """
+        ...
+
+    def implied(self, settings: EngineSettings) -> Mapping[str, ToggleValue]:
+        """Return what the values asked for drag along, as `paged_kv: off` ⇒ `prefix_caching: off`."""
+        ...
+
+    def launch_line(self, settings: EngineSettings) -> list[str]:
+        """Return what would be started, for the plan: a command line, or a description of it."""
+        ...
+
+    def start(self, settings: EngineSettings) -> AbstractContextManager[Endpoint]:
+        """Start the engine; leaving the context stops it for certain. Raises `EngineError`."""
+        ...

@@ -1,0 +1,1 @@
+"""From stored records to numbers, tables and pictures. Reads no clock and no network."""

@@ -1,0 +1,35 @@
+"""The record of a request: facts only. `metrics.py` derives everything else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RequestRecord:
+    """What was seen of one request.
+
+    All times are nanoseconds since the run's clock origin. Absent is None, never 0.
+    """
+
+    request_id: str
+    response_id: str | None = None
+    conversation: str
+    turn: int
+    scheduled_ns: int  # when it was due
+    sent_ns: int | None  # when the last byte of the request was handed to the socket
+    first_byte_ns: int | None
+    token_events: NDArray[np.int64]  # shape (events, 2): time in ns, tokens; events that brought output
+    closed_ns: int  # when the stream ended, well or badly
+    connect_ns: int | None = None  # time to open a connection, where one was opened for this request
+    prompt_tokens: int | None = None  # the server's count
+    cached_prompt_tokens: int | None = None  # the server's count
+    output_tokens: int | None = None  # never the number asked for
+    output_tokens_source: str | None = None  # usage | client
+    asked_tokens: int
+    finish_reason: str | None = None
+    error_kind: str | None = None  # None: the stream ended normally
+    error: str | None = None
