@@ -12,13 +12,13 @@ class EngineError(Exception):
     """An engine that cannot be configured or started, for a reason the user can mend."""
 
 
-class UnsupportedToggle(EngineError):
-    """A toggle value that this engine cannot follow; the message is the reason shown in the plan."""
+class UnsupportedToggleError(EngineError):
+    """A toggle value that this engine cannot follow; the plan shows the message as the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToggleValue:
-    """One value of a toggle: a kind (`on`, `fp8`, `ngram`, `8`) and, for speculation, its options."""
+    """One value of a toggle: a kind (`on`, `fp8`, `ngram`, `8`) and, of speculation, options."""
 
     kind: str
     options: tuple[tuple[str, str | int | float], ...] = ()
@@ -126,17 +126,30 @@ class Endpoint(Protocol):
 class EngineAdapter(Protocol):
     """How to start one serving engine. Knows flags; knows nothing of load or latency."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The word for this engine in sweep files and results."""
+        ...
+
+    @property
+    def version(self) -> str | None:
+        """The engine's version; None where only the running engine tells."""
+        ...
+
+    @property
+    def engine_kind(self) -> str | None:
+        """One of real, measured, simulated, stand-in; None where only the running engine tells."""
+        ...
 
     def check(self, settings: EngineSettings) -> None:
         """Raise `EngineError` for settings that can never start (unknown model, does not fit).
 
-        Raises `UnsupportedToggle`, naming the reason, for a toggle value it cannot follow.
+        Raises `UnsupportedToggleError`, naming the reason, for a toggle value it cannot follow.
         """
         ...
 
     def implied(self, settings: EngineSettings) -> Mapping[str, ToggleValue]:
-        """Return what the values asked for drag along, as `paged_kv: off` ⇒ `prefix_caching: off`."""
+        """Return what the values drag along, as `paged_kv: off` ⇒ `prefix_caching: off`."""
         ...
 
     def launch_line(self, settings: EngineSettings) -> list[str]:

@@ -1,3 +1,3 @@
-"""Benchmark LLM serving engines: plan, run, prove, compare. The only package that knows the others."""
+"""Benchmark LLM serving engines: plan, run, prove, compare. Alone knows the other packages."""
 
 __version__ = "0.1.0"

@@ -22,9 +22,9 @@ class RequestRecord:
     scheduled_ns: int  # when it was due
     sent_ns: int | None  # when the last byte of the request was handed to the socket
     first_byte_ns: int | None
-    token_events: NDArray[np.int64]  # shape (events, 2): time in ns, tokens; events that brought output
+    token_events: NDArray[np.int64]  # (events that brought output, 2): time in ns, tokens
     closed_ns: int  # when the stream ended, well or badly
-    connect_ns: int | None = None  # time to open a connection, where one was opened for this request
+    connect_ns: int | None = None  # time to open a connection, where one was opened for it
     prompt_tokens: int | None = None  # the server's count
     cached_prompt_tokens: int | None = None  # the server's count
     output_tokens: int | None = None  # never the number asked for

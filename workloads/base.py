@@ -1,4 +1,4 @@
-"""What is asked: conversations of turns, each with an exact prompt. Knows nothing of time or engines."""
+"""What is asked: conversations of turns, each with an exact prompt. Knows no clock, no engine."""
 
 from __future__ import annotations
 
@@ -62,7 +62,14 @@ class Drawn:
 class Workload(Protocol):
     """How to draw the conversations of one run. The same arguments give the same answer."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The workload's name in plans, reports and run folders."""
+        ...
+
+    def describe(self) -> str:
+        """Return what is asked, on one line, for the plan. Reads no file."""
+        ...
 
     def draw(self, *, requests: int | None, seed: int, max_model_len: int) -> Drawn:
         """Return conversations with at least `requests` turns in all, whole conversations only.

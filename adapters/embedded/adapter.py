@@ -1,0 +1,245 @@
+"""The embedded engine's door: settings in, a core on virtual time out. Always simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from adapters.base import (
+    EngineError,
+    EngineSettings,
+    ServerCounters,
+    ToggleValue,
+    UnsupportedToggleError,
+)
+from adapters.embedded.config import EngineConfig, Speculation
+from adapters.embedded.core import EngineCore
+from adapters.embedded.deployment import Deployment, check_context
+from adapters.embedded.hardware import find_gpu
+from adapters.embedded.memory import KvRoom, MemoryLimits, kv_room
+from adapters.embedded.models import find_model
+from adapters.embedded.roofline import StepTime
+from adapters.embedded.speculative import (
+    ASSUMED_ACCEPTANCE,
+    DEFAULT_DRAFT_TOKENS,
+    mean_tokens_per_step,
+)
+
+VERSION = "embedded-1"  # rises whenever the same settings give other times
+
+
+class EmbeddedEndpoint:
+    """A core and what it was made from."""
+
+    engine_version = VERSION
+    engine_kind = "simulated"
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.core = EngineCore(engine_config(settings), step_time(settings))
+        self._settings = settings
+
+    def effective(self) -> Mapping[str, str]:
+        """Return what the core runs, read back from its own configuration."""
+        return _effective(self.core.config, self._settings)
+
+    def counters(self) -> ServerCounters:
+        """Return the core's running totals."""
+        return self.core.counters()
+
+    def reset(self) -> None:
+        """Make the prefix cache cold. Raises `EngineError` while requests are in flight."""
+        self.core.reset()
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return sizes and assumptions for the report."""
+        config = self.core.config
+        return {
+            "kv_blocks": config.num_blocks,
+            "kv_tokens": config.num_blocks * config.block_size,
+            "block_size": config.block_size,
+            "running_limit": config.running_limit,
+            "assumptions": list(_assumptions(config, self._settings)),
+        }
+
+
+class EmbeddedAdapter:
+    """Starts the embedded engine. Knows the toggles; knows nothing of load or latency."""
+
+    name = "embedded"
+    version = VERSION
+    engine_kind = "simulated"
+
+    def check(self, settings: EngineSettings) -> None:
+        """Raise `EngineError` for what does not fit, its subclass for what is not offered."""
+        engine_config(settings)
+
+    def implied(self, settings: EngineSettings) -> Mapping[str, ToggleValue]:
+        """Return what the values drag along: without paged blocks no prefix can be shared."""
+        if settings.toggles["paged_kv"].kind == "off":
+            return {"prefix_caching": ToggleValue("off")}
+        return {}
+
+    def launch_line(self, settings: EngineSettings) -> list[str]:
+        """Return the settings as words; nothing is started but a core in this process."""
+        toggles = [f"{name}={value.label}" for name, value in sorted(settings.toggles.items())]
+        return [
+            "embedded",
+            settings.model,
+            f"{settings.gpu}x{gpus(settings)}",
+            f"dtype={settings.dtype}",
+            f"max_model_len={settings.max_model_len}",
+            f"max_num_seqs={settings.max_num_seqs}",
+            f"max_batched_tokens={settings.max_batched_tokens}",
+            f"memory_utilization={settings.memory_utilization}",
+            *toggles,
+        ]
+
+    def start(self, settings: EngineSettings) -> AbstractContextManager[EmbeddedEndpoint]:
+        """Make a core; nothing is left behind when it is dropped. Raises `EngineError`."""
+        return _started(settings)
+
+    def predict(self, settings: EngineSettings) -> tuple[float, float]:
+        """Return (seconds a prompt token, seconds an output token) of one request on its own."""
+        timer, config = step_time(settings), engine_config(settings)
+        chunk = config.max_batched_tokens
+        fixed_s, slope_s = timer.decode_line(1, config.queries)
+        per_step = mean_tokens_per_step(config.speculation) if config.speculation else 1.0
+        prefill_s = timer.step_s(0, config.queries, 0, [(chunk, 0)], 1) / chunk
+        return prefill_s, (fixed_s + slope_s * 1000) / per_step  # at a context of 1,000 tokens
+
+
+@contextmanager
+def _started(settings: EngineSettings) -> Iterator[EmbeddedEndpoint]:
+    yield EmbeddedEndpoint(settings)
+
+
+def gpus(settings: EngineSettings) -> int:
+    """Return how many GPUs the engine takes: those that share each layer."""
+    return _number(settings, "tensor_parallel")
+
+
+def deployment(settings: EngineSettings) -> Deployment:
+    """Return what the step times rest on. Raises `EngineError`."""
+    if settings.dtype not in ("bfloat16", "float16", "auto"):
+        error = EngineError(
+            f"dtype {settings.dtype} is not one that the embedded engine computes in"
+        )
+        error.add_note("use bfloat16 or float16; narrower weights are the toggle quantization")
+        raise error
+    if settings.toggles["attention_backend"].kind != "auto":
+        raise UnsupportedToggleError(
+            "attention_backend is not offered: the step times are of one attention kernel"
+        )
+    speculative = settings.toggles["speculative"]
+    draft = dict(speculative.options).get("draft")
+    return Deployment(
+        model=find_model(settings.model),
+        gpu=find_gpu(settings.gpu),
+        tensor_parallel=gpus(settings),
+        quantization=settings.toggles["quantization"].kind,
+        kv_cache_dtype=settings.toggles["kv_cache_dtype"].kind,
+        cuda_graphs=_on(settings, "cuda_graphs"),
+        overlap=_on(settings, "overlap_scheduling"),
+        speculative=speculative.kind,
+        draft=None if draft is None or speculative.kind != "draft" else find_model(str(draft)),
+    )
+
+
+def step_time(settings: EngineSettings) -> StepTime:
+    """Return the step times of `settings`. Raises `EngineError`."""
+    return StepTime(deployment(settings))
+
+
+def room(settings: EngineSettings) -> KvRoom:
+    """Return the room for KV. Raises `EngineError` when the model does not fit."""
+    limits = MemoryLimits(
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        max_batched_tokens=settings.max_batched_tokens,
+        memory_utilization=settings.memory_utilization,
+        block_size=_number(settings, "block_size"),
+    )
+    return kv_room(deployment(settings), limits)
+
+
+def engine_config(settings: EngineSettings) -> EngineConfig:
+    """Return the scheduler's configuration. Raises `EngineError`."""
+    check_context(find_model(settings.model), settings.max_model_len)
+    speculation = _speculation(settings.toggles["speculative"])
+    queries = 1 + (speculation.draft_tokens if speculation else 0)
+    if settings.max_batched_tokens < queries:
+        raise EngineError(
+            f"max_batched_tokens {settings.max_batched_tokens} is less than one sequence feeds to "
+            f"a step ({queries})"
+        )
+    return EngineConfig(
+        num_blocks=room(settings).blocks,
+        block_size=_number(settings, "block_size"),
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        max_batched_tokens=settings.max_batched_tokens,
+        prefix_caching=_on(settings, "prefix_caching"),
+        chunked_prefill=_on(settings, "chunked_prefill"),
+        batching=settings.toggles["batching"].kind,
+        paged_kv=_on(settings, "paged_kv"),
+        cuda_graphs=_on(settings, "cuda_graphs"),
+        speculation=speculation,
+    )
+
+
+def _speculation(value: ToggleValue) -> Speculation | None:
+    if value.kind == "off":
+        return None
+    options = dict(value.options)
+    return Speculation(
+        method=value.kind,
+        draft_tokens=int(options.get("tokens", DEFAULT_DRAFT_TOKENS)),
+        acceptance=float(options.get("acceptance", ASSUMED_ACCEPTANCE[value.kind])),
+    )
+
+
+def _effective(config: EngineConfig, settings: EngineSettings) -> dict[str, str]:
+    """Return toggle → value; what the core has no part in comes from the step times' settings."""
+    built = deployment(settings)
+    switches = {
+        "prefix_caching": config.prefix_caching and config.paged_kv,
+        "chunked_prefill": config.chunked_prefill,
+        "paged_kv": config.paged_kv,
+        "cuda_graphs": config.cuda_graphs and built.cuda_graphs,
+        "overlap_scheduling": built.overlap,
+    }
+    speculates = config.speculation is not None
+    return {
+        **{name: "on" if value else "off" for name, value in switches.items()},
+        "batching": config.batching,
+        "kv_cache_dtype": built.kv_cache_dtype,
+        "quantization": built.quantization,
+        "speculative": settings.toggles["speculative"].label if speculates else "off",
+        "tensor_parallel": str(built.tensor_parallel),
+        "block_size": str(config.block_size),
+        "attention_backend": "auto",
+    }
+
+
+def _assumptions(config: EngineConfig, settings: EngineSettings) -> Iterator[str]:
+    yield from step_time(settings).assumptions()
+    if config.speculation is not None:
+        speculation = config.speculation
+        given = "acceptance" in dict(settings.toggles["speculative"].options)
+        yield (
+            f"{speculation.method}: each of {speculation.draft_tokens} draft tokens is accepted "
+            f"with probability {speculation.acceptance:g} "
+            f"({'as the sweep file says' if given else 'assumed, not measured'})"
+        )
+
+
+def _on(settings: EngineSettings, toggle: str) -> bool:
+    return settings.toggles[toggle].kind == "on"
+
+
+def _number(settings: EngineSettings, toggle: str) -> int:
+    text = settings.toggles[toggle].kind
+    if not text.isdigit() or int(text) < 1:
+        raise EngineError(f"{toggle} must be a whole number of at least 1, got {text!r}")
+    return int(text)

@@ -1,0 +1,248 @@
+"""The only place for measured kernel times and for what is assumed: small tables, each with source.
+
+Sources, both public:
+* [ops] NVIDIA aiconfigurator 0.12.0, Apache-2.0: single operations on A100-SXM4-80GB in BF16
+  (vLLM 0.14.0, SGLang 0.5.10, TensorRT-LLM 1.0.0, NCCL 2.27.3).
+* [vidur] microsoft/vidur, MIT: kernel and CPU medians on A100-80GB, FP16, engines of early 2024.
+
+What no public table gives is a named constant below, and a sentence of `ASSUMPTIONS` that reports
+print beside the figures that rest on it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+
+
+class Curve:
+    """Straight lines between measured points; flat before the first point.
+
+    Beyond the last point it is flat too, or goes on as its last line does (`extend`).
+    """
+
+    __slots__ = ("_slopes", "_x", "_y")
+
+    def __init__(self, points: tuple[tuple[float, float], ...], *, extend: bool = False) -> None:
+        self._x = [x for x, _ in points]
+        self._y = [y for _, y in points]
+        lines = itertools.pairwise(points)
+        self._slopes = [(y1 - y0) / (x1 - x0) for (x0, y0), (x1, y1) in lines]
+        self._slopes.append(self._slopes[-1] if extend else 0.0)
+
+    def __call__(self, x: float) -> float:
+        """Return the value at `x`."""
+        i = bisect_right(self._x, x) - 1
+        return self._y[i] + (x - self._x[i]) * self._slopes[i] if i >= 0 else self._y[0]
+
+
+# --- Matrix products ---------------------------------------------------------------------------
+# One product costs GEMM_START_S plus the longer of streaming its weights and its arithmetic.
+# Shares of peak over the products of Llama-3-8B and 70B at TP 1-4: geometric mean of the three
+# engines' [ops] tables, made monotone; [vidur] agrees within 3 % up to 64 tokens. Tiles of 64, 128
+# and 256 rows make the jumps after 64, 128, 256, 512 and 768 tokens.
+GEMM_START_S = 3e-6
+GEMM_BANDWIDTH_SHARE = Curve(
+    (
+        (1, 0.73),
+        (2, 0.716),
+        (4, 0.71),
+        (8, 0.71),
+        (16, 0.70),
+        (32, 0.69),
+        (64, 0.69),
+        (65, 0.595),
+        (80, 0.583),
+        (96, 0.579),
+        (128, 0.565),
+    )
+)
+GEMM_FLOPS_SHARE = Curve(
+    (
+        (128, 0.55),
+        (129, 0.383),
+        (160, 0.462),
+        (192, 0.532),
+        (224, 0.56),
+        (256, 0.642),
+        (257, 0.50),
+        (384, 0.72),
+        (512, 0.671),
+        (513, 0.59),
+        (768, 0.751),
+        (769, 0.60),
+        (1024, 0.753),
+        (1536, 0.77),
+        (2048, 0.81),
+        (4096, 0.83),
+        (8192, 0.84),
+    )
+)
+
+# --- Attention -----------------------------------------------------------------------------------
+# Decode, a layer: (sequences × KV heads of this GPU, seconds before any KV is read) and (…, share
+# of peak bandwidth while reading it). Lines fitted to [ops] vLLM, 8-64 query heads over 1-8 KV
+# heads, 256-16,384 tokens of context, up to 256 sequences: 6 % mean error.
+DECODE_ATTENTION_START_S = Curve(
+    (
+        (1, 17.3e-6),
+        (4, 18.5e-6),
+        (8, 19.7e-6),
+        (16, 20.6e-6),
+        (128, 20.6e-6),
+        (256, 20.6e-6),
+        (512, 26e-6),
+        (1024, 37e-6),
+        (4096, 65e-6),
+    ),
+    extend=True,
+)
+DECODE_ATTENTION_BANDWIDTH_SHARE = Curve(
+    (
+        (1, 0.14),
+        (2, 0.32),
+        (4, 0.51),
+        (8, 0.63),
+        (16, 0.70),
+        (32, 0.74),
+        (64, 0.745),
+        (128, 0.71),
+        (256, 0.64),
+        (512, 0.77),
+        (1024, 0.84),
+        (4096, 0.87),
+    )
+)
+# Prefill, a layer: start, share of peak once every multiprocessor has work, and what a query token
+# costs beside its own pairs (partly filled tiles, softmax), as pairs. Fitted to [ops] vLLM, 8-64
+# query heads, 256-16,384 tokens: 12 % mean error, highest for many short prompts of 64 heads.
+PREFILL_ATTENTION_START_S = 11e-6
+PREFILL_ATTENTION_FLOPS_SHARE = 0.567
+PREFILL_ATTENTION_EXTRA_PAIRS = 300
+PREFILL_TILE_TOKENS = 64
+PREFILL_MULTIPROCESSORS = 108
+
+# --- All-reduce ----------------------------------------------------------------------------------
+# GPUs → (bytes, seconds). [ops]: vLLM's own kernel in a CUDA graph up to 2 MiB, NCCL above.
+ALL_REDUCE_S = {
+    2: Curve(
+        (
+            (128, 4.9e-6),
+            (8192, 5.3e-6),
+            (65536, 5.7e-6),
+            (131072, 6.6e-6),
+            (262144, 8.0e-6),
+            (524288, 10.7e-6),
+            (1048576, 15.2e-6),
+            (2097152, 25.2e-6),
+            (4194304, 87.1e-6),
+            (8388608, 128.2e-6),
+            (16777216, 224.2e-6),
+            (33554432, 391.5e-6),
+            (67108864, 747.5e-6),
+            (268435456, 2781e-6),
+        ),
+        extend=True,
+    ),
+    4: Curve(
+        (
+            (128, 5.2e-6),
+            (4096, 5.5e-6),
+            (16384, 6.0e-6),
+            (32768, 6.6e-6),
+            (65536, 7.8e-6),
+            (131072, 9.9e-6),
+            (262144, 14.5e-6),
+            (524288, 18.3e-6),
+            (1048576, 26.0e-6),
+            (2097152, 41.5e-6),
+            (4194304, 111.0e-6),
+            (8388608, 183.5e-6),
+            (16777216, 288.0e-6),
+            (33554432, 544.3e-6),
+            (67108864, 1000.5e-6),
+            (268435456, 3716e-6),
+        ),
+        extend=True,
+    ),
+    8: Curve(
+        (
+            (128, 5.7e-6),
+            (4096, 6.3e-6),
+            (16384, 6.9e-6),
+            (32768, 8.4e-6),
+            (65536, 11.4e-6),
+            (131072, 17.1e-6),
+            (262144, 18.9e-6),
+            (524288, 21.7e-6),
+            (1048576, 27.9e-6),
+            (2097152, 45.4e-6),
+            (4194304, 128.0e-6),
+            (8388608, 216.5e-6),
+            (16777216, 367.0e-6),
+            (33554432, 595.3e-6),
+            (67108864, 1169e-6),
+            (268435456, 4226e-6),
+        ),
+        extend=True,
+    ),
+}
+ALL_REDUCE_LINK_BYTES_PER_S = 600e9  # the NVLink of the A100 that they were measured on
+# What one all-reduce keeps the host busy without a graph: the least that vLLM's own kernel takes
+# when it is launched one by one [ops].
+ALL_REDUCE_LAUNCH_S = 44e-6
+
+# --- Everything below is assumed -----------------------------------------------------------------
+# Elementwise kernels of a layer: two fused add-and-norms, rotary embedding, KV write, gated
+# activation. [vidur] took 24 µs a layer unfused; each then also moves its bytes.
+ELEMENTWISE_KERNELS = 5
+ELEMENTWISE_START_S = 4e-6
+ELEMENTWISE_BANDWIDTH_SHARE = 0.85
+# Sampling: start, and bytes moved for each logit (32-bit, read three times).
+SAMPLING_START_S = 60e-6
+SAMPLING_BYTES_PER_LOGIT = 12
+# Kernels of a layer, and the host time to launch one: from Python, near what the all-reduce above
+# takes alone, which puts an 8B model without graphs at 12 ms a step on any GPU (users report 8-22
+# ms for 7-8B); from compiled code in the steps of an engine with graphs that no graph holds. The
+# GPU then pauses before each kernel, beyond the pause inside a graph.
+LAYER_KERNELS = 12
+LAUNCH_S = 30e-6
+COMPILED_LAUNCH_S = 8e-6
+KERNEL_PAUSE_S = 1.5e-6
+# Host work of a step: [vidur] measured 1.4 ms plus 47 µs a sequence in engines of early 2024;
+# current ones are taken to need a third of the part that grows.
+HOST_STEP_S = 1.0e-3
+HOST_SEQUENCE_S = 15e-6
+OVERLAP_REST_S = 0.1e-3  # what of it even an overlapping scheduler does not hide
+NGRAM_STEP_S = 50e-6  # prompt lookup on the host, which the next step must wait for
+NGRAM_SEQUENCE_S = 10e-6
+DRAFT_RUN_S = 0.2e-3  # what stands around each run of a drafter: its inputs, its sampling
+VERIFY_S = 0.3e-3  # comparing drafts with the target's choice, and what is rejected
+# Weight-only kernels widen the weights on the way: what is left of a plain product's shares.
+WEIGHT_ONLY_SHARE = {"int8": 0.9, "int4": 0.8}
+# Attention over a narrow cache widens it first: what is left of the bandwidth share.
+NARROW_CACHE_SHARE = {"fp8": 0.85, "int8": 0.85, "int4": 0.7}
+EAGLE3_VOCABULARY = 32000  # the draft head of EAGLE-3 scores only the most frequent tokens
+
+ASSUMPTIONS = {
+    "elementwise": f"a layer's {ELEMENTWISE_KERNELS} elementwise kernels take "
+    f"{ELEMENTWISE_START_S * 1e6:.0f} µs each, plus their bytes",
+    "host": f"the host needs {HOST_STEP_S * 1e3:g} ms a step and {HOST_SEQUENCE_S * 1e6:.0f} µs a "
+    "sequence",
+    "overlap": "overlapped scheduling hides the host's time behind the GPU's, save "
+    f"{OVERLAP_REST_S * 1e3:g} ms a step",
+    "launch": f"CUDA graphs replay steps that only decode; otherwise each of a layer's "
+    f"{LAYER_KERNELS} kernels costs the host {COMPILED_LAUNCH_S * 1e6:.0f} µs, without CUDA graphs "
+    f"{LAUNCH_S * 1e6:.0f} µs, and the GPU a pause of {KERNEL_PAUSE_S * 1e6:g} µs",
+    "weight-only": "weight-only kernels keep "
+    + " and ".join(f"{share:.0%} ({kind})" for kind, share in WEIGHT_ONLY_SHARE.items())
+    + " of a 16-bit product's efficiency",
+    "narrow-cache": "attention over a narrow KV cache keeps "
+    + ", ".join(f"{share:.0%} ({kind})" for kind, share in NARROW_CACHE_SHARE.items())
+    + " of its bandwidth",
+    "ngram": f"prompt lookup takes {NGRAM_STEP_S * 1e6:.0f} µs a step and "
+    f"{NGRAM_SEQUENCE_S * 1e6:.0f} µs a sequence on the host",
+    "drafter": "a drafter runs once for each draft token, on the same GPUs (EAGLE's is one layer "
+    f"of the target), with {DRAFT_RUN_S * 1e3:g} ms around each run",
+    "verify": f"verifying drafts adds {VERIFY_S * 1e3:g} ms to a step",
+}

@@ -1,0 +1,56 @@
+"""What one embedded engine is, after every default has been filled in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """A draft of `draft_tokens` a step, each accepted with probability `acceptance` (assumed)."""
+
+    method: str  # ngram | draft | eagle | eagle3
+    draft_tokens: int
+    acceptance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """The scheduler's view of an engine: sizes and switches, no hardware."""
+
+    num_blocks: int  # KV blocks in the pool
+    block_size: int = 16  # tokens a block
+    max_model_len: int
+    max_num_seqs: int = 256  # sequences running at most
+    max_batched_tokens: int = 512  # tokens a step at most
+    prefix_caching: bool = True
+    chunked_prefill: bool = True
+    batching: str = "continuous"  # continuous | static | none
+    paged_kv: bool = True
+    cuda_graphs: bool = True
+    speculation: Speculation | None = None
+
+    @property
+    def queries(self) -> int:
+        """Tokens that a decoding sequence feeds to one step: 1, plus one for each draft token."""
+        return 1 + (self.speculation.draft_tokens if self.speculation else 0)
+
+    @property
+    def running_limit(self) -> int:
+        """Sequences that may run at once; every one of them decodes in every step."""
+        if self.batching == "none":
+            return 1
+        if not self.chunked_prefill:
+            return self.max_num_seqs
+        return max(1, min(self.max_num_seqs, self.max_batched_tokens // self.queries))
+
+    @property
+    def prefill_budget(self) -> int:
+        """Prompt tokens of one step. Without chunks any prompt that is allowed must fit whole."""
+        if self.chunked_prefill:
+            return self.max_batched_tokens
+        return max(self.max_batched_tokens, self.max_model_len)
+
+    def blocks_for(self, tokens: int) -> int:
+        """Return how many blocks hold `tokens` tokens."""
+        return -(-tokens // self.block_size)

@@ -1,0 +1,183 @@
+"""The time of one pass through one model: weights, attention, all-reduce, LM head; and its roof.
+
+Every part costs at least its bytes over the peak bandwidth and its arithmetic over the peak, so
+their sum is never faster than the roof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from adapters.embedded import calibration as measured
+from adapters.embedded.deployment import Deployment
+from adapters.embedded.memory import kv_bytes_per_token, kv_heads_per_gpu, layer_weight_bytes
+from adapters.embedded.models import ModelShape
+
+_WIDE = 2  # bytes of a BF16 or FP16 number
+_PRODUCTS = 4  # of a layer: QKV, output, gate and up, down
+
+
+class ForwardPass:
+    """The seconds of passes through `model`, whose layers `tensor_parallel` GPUs share.
+
+    `weights` is the quantization of its layers; LM head and activations are 16 bit.
+    `input_parameters` are the weights of a product before the first layer (EAGLE). All sizes and
+    times are those of one GPU, over all layers.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        model: ModelShape,
+        *,
+        tensor_parallel: int,
+        weights: str = "none",
+        input_parameters: int = 0,
+    ) -> None:
+        gpu, kv_dtype = deployment.gpu, deployment.kv_cache_dtype
+        self._model, self._gpus = model, tensor_parallel
+        self._bandwidth, self._peak = gpu.bandwidth_bytes_per_s, gpu.flops_per_s
+        fp8_peak = gpu.fp8_flops_per_s if weights == "fp8" else None
+        self._layer_peak = fp8_peak or gpu.flops_per_s
+        self._layer_share = measured.WEIGHT_ONLY_SHARE.get(weights, 1.0)
+        self._cache_share = measured.NARROW_CACHE_SHARE.get(kv_dtype, 1.0)
+        layer_bytes = model.layers * layer_weight_bytes(model, weights)
+        self._layer_bytes = (layer_bytes + input_parameters * _WIDE) / tensor_parallel
+        parameters = model.layers * model.layer_parameters + input_parameters
+        self._token_flops = 2 * parameters / tensor_parallel
+        self._head_parameters = model.vocabulary * model.hidden / tensor_parallel
+        self._kv_heads = kv_heads_per_gpu(model, tensor_parallel)
+        self._token_kv_bytes = kv_bytes_per_token(model, kv_dtype, tensor_parallel)
+        self._heads = model.heads / tensor_parallel
+        # One query over one token of context: two products in every head of every layer.
+        self._pair_flops = 4 * model.layers * self._heads * model.head_dim
+        self._elementwise_bytes = _elementwise_bytes(model, tensor_parallel) + self._token_kv_bytes
+        self._link_ratio = measured.ALL_REDUCE_LINK_BYTES_PER_S / gpu.link_bytes_per_s
+        self._dense: dict[int, float] = {}
+
+    def launch_s(self, kernel_s: float) -> float:
+        """Return the host seconds to launch every kernel of a pass, each in `kernel_s`."""
+        layer_s = measured.LAYER_KERNELS * kernel_s
+        if self._gpus > 1:
+            layer_s += 2 * measured.ALL_REDUCE_LAUNCH_S
+        return self._model.layers * layer_s
+
+    @property
+    def pauses_s(self) -> float:
+        """GPU seconds that a pass without a graph waits between its kernels."""
+        return self._model.layers * measured.LAYER_KERNELS * measured.KERNEL_PAUSE_S
+
+    def dense_s(self, tokens: int) -> float:
+        """Return the seconds of everything but attention and LM head for `tokens` tokens.
+
+        One product sees all tokens of a step, prompt and decoding alike.
+        """
+        known = self._dense.get(tokens)
+        if known is None:
+            known = self._dense[tokens] = self._products_s(tokens) + self._between_s(tokens)
+        return known
+
+    def decode_attention(self, sequences: int, queries: int) -> tuple[float, float]:
+        """Return (seconds before any KV is read, seconds per token of context)."""
+        parallel = sequences * self._kv_heads
+        share = measured.DECODE_ATTENTION_BANDWIDTH_SHARE(parallel) * self._cache_share
+        read_s = self._token_kv_bytes / (self._bandwidth * share)
+        compute_s = queries * self._pair_flops / self._peak / measured.PREFILL_ATTENTION_FLOPS_SHARE
+        start_s = self._model.layers * measured.DECODE_ATTENTION_START_S(parallel)
+        return start_s, max(read_s, compute_s)
+
+    def prefill_attention_s(self, chunks: Sequence[tuple[int, int]]) -> float:
+        """Return the seconds of attention for chunks of (new, earlier) prompt tokens.
+
+        A kernel gives each multiprocessor a tile of one head's new tokens: few of them leave
+        multiprocessors idle, however long the context.
+        """
+        extra, tile = measured.PREFILL_ATTENTION_EXTRA_PAIRS, measured.PREFILL_TILE_TOKENS
+        pairs = context = rows = 0
+        for new, earlier in chunks:
+            pairs += new * (earlier + extra) + new * (new + 1) // 2
+            context += earlier + new
+            rows += max(new, tile)
+        busy = min(1.0, rows / tile * self._heads / measured.PREFILL_MULTIPROCESSORS)
+        peak = self._peak * measured.PREFILL_ATTENTION_FLOPS_SHARE * busy
+        read_s = context * self._token_kv_bytes / (self._bandwidth * self._cache_share)
+        start_s = self._model.layers * measured.PREFILL_ATTENTION_START_S
+        return start_s + max(read_s, pairs * self._pair_flops / peak)
+
+    def head_s(self, rows: int) -> float:
+        """Return the seconds of LM head and sampling for `rows` tokens; 0 without any."""
+        if not rows:
+            return 0.0
+        stream_s = self._head_parameters * _WIDE / self._bandwidth
+        compute_s = rows * 2 * self._head_parameters / self._peak
+        logits = rows * self._model.vocabulary
+        gather_s = self._all_reduce_s(logits * _WIDE / self._gpus)
+        sample_s = logits * measured.SAMPLING_BYTES_PER_LOGIT / self._bandwidth
+        start_s = measured.GEMM_START_S + measured.SAMPLING_START_S
+        return start_s + _product_s(rows, stream_s, compute_s) + gather_s + sample_s
+
+    def roof_s(
+        self,
+        tokens: int,
+        rows: int,
+        decode: tuple[int, int],
+        chunks: Sequence[tuple[int, int]],
+    ) -> float:
+        """Return the least seconds a step can take: its bytes or its arithmetic, at the peaks.
+
+        `tokens` go through the layers and `rows` through the LM head; `decode` is (queries of a
+        sequence, tokens of context), `chunks` are (new, earlier) prompt tokens.
+        """
+        queries, context = decode
+        pairs, read = queries * context, context
+        for new, earlier in chunks:
+            pairs += new * earlier + new * (new + 1) // 2
+            read += earlier
+        head = self._head_parameters if rows else 0.0
+        moved_bytes = self._layer_bytes + head * _WIDE + (read + tokens) * self._token_kv_bytes
+        compute_s = tokens * self._token_flops / self._layer_peak
+        compute_s += (rows * 2 * head + pairs * self._pair_flops) / self._peak
+        return max(moved_bytes / self._bandwidth, compute_s)
+
+    def _products_s(self, tokens: int) -> float:
+        """Return the seconds of all layers' matrix products."""
+        stream_s = self._layer_bytes / self._bandwidth
+        compute_s = tokens * self._token_flops / self._layer_peak
+        starts_s = self._model.layers * _PRODUCTS * measured.GEMM_START_S
+        return starts_s + _product_s(tokens, stream_s, compute_s) / self._layer_share
+
+    def _between_s(self, tokens: int) -> float:
+        """Return the seconds of what stands between the products: elementwise and all-reduce."""
+        starts_s = measured.ELEMENTWISE_KERNELS * measured.ELEMENTWISE_START_S
+        moved_s = tokens * self._elementwise_bytes / self._bandwidth
+        reduce_s = 2 * self._all_reduce_s(tokens * self._model.hidden * _WIDE)
+        layers_s = self._model.layers * (starts_s + reduce_s)
+        return layers_s + moved_s / measured.ELEMENTWISE_BANDWIDTH_SHARE
+
+    def _all_reduce_s(self, message_bytes: float) -> float:
+        """Return the seconds of one all-reduce; what is not latency goes with the link's speed."""
+        if self._gpus == 1:
+            return 0.0
+        curve = measured.ALL_REDUCE_S[self._gpus]
+        latency_s = curve(0)
+        return latency_s + (curve(message_bytes) - latency_s) * self._link_ratio
+
+
+def _product_s(tokens: int, stream_s: float, compute_s: float) -> float:
+    """Return the seconds of a product of `tokens` rows, from its seconds at the two peaks."""
+    return max(
+        stream_s / measured.GEMM_BANDWIDTH_SHARE(tokens),
+        compute_s / measured.GEMM_FLOPS_SHARE(tokens),
+    )
+
+
+def _elementwise_bytes(model: ModelShape, tensor_parallel: int) -> float:
+    """Return the bytes that a token moves between the products of all layers, on one GPU.
+
+    Two add-and-norms read and write the activation and the residual; rotary embedding reads and
+    writes queries and keys; the gated activation reads two vectors and writes one.
+    """
+    norms = 2 * 4 * model.hidden
+    rotary = 2 * (model.heads + model.kv_heads) * model.head_dim / tensor_parallel
+    gate = 3 * model.intermediate / tensor_parallel
+    return model.layers * _WIDE * (norms + rotary + gate)

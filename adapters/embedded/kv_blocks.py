@@ -1,0 +1,177 @@
+"""The KV memory: blocks of token ids with reference counts, copied before a shared one is written.
+
+A real engine keeps keys and values in a block. This one keeps the token ids they would be computed
+from, so that what a sequence reads back through its block table tells whether the right blocks
+were reused.
+
+    references   cached   the block is
+         0         no     free
+         0         yes    evictable: only the prefix cache still knows it
+        ≥ 1       any     in use by that many sequences
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+BlockIds = NDArray[np.int32]
+
+_MULTIPLIER = 0x9E3779B97F4A7C15 | 1  # odd, so that its powers never vanish modulo 2^64
+_MASK = (1 << 64) - 1
+_EMPTY = -1  # a slot without a token; adds nothing to a digest
+
+
+def _powers(base: int, count: int) -> NDArray[np.uint64]:
+    powers = [1]
+    for _ in range(count - 1):
+        powers.append(powers[-1] * base & _MASK)
+    return np.array(powers, dtype=np.uint64)
+
+
+class OutOfBlocksError(Exception):
+    """The pool has fewer free blocks than were asked for; the caller did not check. A bug."""
+
+
+class KvBlocks:
+    """A pool of `num_blocks` blocks of `block_size` tokens.
+
+    `region_blocks` None allocates block by block (paged). A number reserves that many neighbouring
+    blocks for each sequence (contiguous), whatever it needs of them.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, region_blocks: int | None = None) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.region_blocks = region_blocks
+        self.ids = np.full((num_blocks, block_size), _EMPTY, dtype=np.int32)
+        self.references = np.zeros(num_blocks, dtype=np.int32)
+        self.cached = np.zeros(num_blocks, dtype=np.bool_)
+        self.evictable = 0
+        self._flat = self.ids.reshape(-1)
+        self._digests = np.zeros(num_blocks, dtype=np.uint64)
+        self._weights = _powers(_MULTIPLIER, block_size)
+        self._block_weights = _powers(pow(_MULTIPLIER, block_size, 1 << 64), num_blocks)
+        step = region_blocks or 1
+        starts = np.arange(0, num_blocks - step + 1, step, dtype=np.int32)
+        self._free = starts[::-1].copy()  # a stack: the block freed last is taken first
+        self._top = len(starts)
+
+    @property
+    def free(self) -> int:
+        """Blocks that nobody holds; for contiguous memory those in free regions."""
+        return self._top * (self.region_blocks or 1)
+
+    @property
+    def available(self) -> int:
+        """Blocks that can be had now, by evicting cached ones where needed."""
+        return self.free + self.evictable
+
+    def allocate(self, count: int) -> BlockIds:
+        """Return `count` empty blocks, each with one reference. Raises `OutOfBlocksError`."""
+        if count > self._top:
+            raise OutOfBlocksError(f"{count} blocks asked for, {self._top} free")
+        self._top -= count
+        blocks = self._free[self._top : self._top + count][::-1].copy()
+        self.references[blocks] = 1
+        self._clear(blocks)
+        return blocks
+
+    def allocate_region(self) -> BlockIds:
+        """Return one whole region of neighbouring blocks. Raises `OutOfBlocksError`."""
+        if self.region_blocks is None or self._top == 0:
+            raise OutOfBlocksError("no region is free")
+        self._top -= 1
+        first = int(self._free[self._top])
+        blocks = np.arange(first, first + self.region_blocks, dtype=np.int32)
+        self.references[blocks] = 1
+        self._clear(blocks)
+        return blocks
+
+    def share(self, blocks: BlockIds) -> None:
+        """Add a reference to each of `blocks`; an evictable block is in use again."""
+        self.evictable -= int(np.count_nonzero(self.references[blocks] == 0))
+        self.references[blocks] += 1
+
+    def release(self, blocks: BlockIds) -> None:
+        """Take one reference from each of `blocks`; those that nobody holds become free."""
+        self.references[blocks] -= 1
+        unused = blocks[self.references[blocks] == 0]
+        if self.region_blocks is not None:
+            self._push(unused[:: self.region_blocks])
+            return
+        held = self.cached[unused]
+        self.evictable += int(np.count_nonzero(held))
+        self._push(unused[~held])
+
+    def hold(self, blocks: BlockIds) -> None:
+        """Mark `blocks` as known to the prefix cache; they stay when no sequence uses them."""
+        self.cached[blocks] = True
+
+    def drop(self, blocks: BlockIds) -> None:
+        """Forget that the prefix cache knows `blocks`; those that no sequence uses become free."""
+        self.cached[blocks] = False
+        unused = blocks[self.references[blocks] == 0]
+        self.evictable -= len(unused)
+        self._push(unused)
+
+    def fork(self, table: BlockIds) -> BlockIds:
+        """Return a second block table over the same blocks; writing to either copies first."""
+        self.share(table)
+        return table.copy()
+
+    def write(self, table: BlockIds, start: int, ids: NDArray[np.int32]) -> None:
+        """Store `ids` at positions `start`… of the sequence whose blocks are `table`.
+
+        A block that someone else holds as well is replaced in `table` by a copy of its own.
+        """
+        end = start + len(ids)
+        first, last = start // self.block_size, -(-end // self.block_size)
+        if last == first:
+            return
+        blocks = table[first:last]
+        if self._shared(blocks):
+            self._own(blocks)
+        positions = np.arange(start, end)
+        slots = table[positions // self.block_size] * self.block_size + positions % self.block_size
+        self._flat[slots] = ids
+        self._digests[blocks] = self._digest(self.ids[blocks])
+
+    def read(self, table: BlockIds, tokens: int) -> int:
+        """Return a 64-bit hash of the first `tokens` ids, read through the block table."""
+        whole, rest = divmod(tokens, self.block_size)
+        total = int((self._digests[table[:whole]] * self._block_weights[:whole]).sum())
+        if rest:
+            row = self._digest(self.ids[table[whole] : table[whole] + 1, :rest])
+            total += int(row[0]) * int(self._block_weights[whole])
+        return total & _MASK
+
+    def token_ids(self, table: BlockIds, tokens: int) -> NDArray[np.int32]:
+        """Return the first `tokens` ids as they lie in the blocks of `table`."""
+        return self.ids[table[: -(-tokens // self.block_size)]].reshape(-1)[:tokens]
+
+    def _digest(self, rows: NDArray[np.int32]) -> NDArray[np.uint64]:
+        weighted = (rows + 1).astype(np.uint64) * self._weights[: rows.shape[1]]
+        digest: NDArray[np.uint64] = weighted.sum(axis=1, dtype=np.uint64)
+        return digest
+
+    def _shared(self, blocks: BlockIds) -> bool:
+        return bool((self.references[blocks] > 1).any() or self.cached[blocks].any())
+
+    def _own(self, blocks: BlockIds) -> None:
+        """Replace, in place, each shared block of the table slice `blocks` by a copy."""
+        shared = np.flatnonzero((self.references[blocks] > 1) | self.cached[blocks])
+        old = blocks[shared].copy()
+        new = self.allocate(len(old))
+        self.ids[new] = self.ids[old]
+        self._digests[new] = self._digests[old]
+        self.release(old)
+        blocks[shared] = new
+
+    def _clear(self, blocks: BlockIds) -> None:
+        self.ids[blocks] = _EMPTY
+        self._digests[blocks] = 0
+
+    def _push(self, blocks: BlockIds) -> None:
+        self._free[self._top : self._top + len(blocks)] = blocks
+        self._top += len(blocks)

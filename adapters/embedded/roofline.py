@@ -1,0 +1,179 @@
+"""Step time: what one engine step takes, from what its kernels move and compute.
+
+The only place that adds the passes of target and drafter, the host and the launches up to a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from adapters.embedded import calibration as measured
+from adapters.embedded.deployment import Deployment
+from adapters.embedded.forward import ForwardPass
+from adapters.embedded.memory import RESERVE_ASSUMPTION
+
+_Chunks = Sequence[tuple[int, int]]  # (new prompt tokens, tokens of the prompt cached before them)
+
+
+class StepTime:
+    """The seconds of any step of a deployment.
+
+    A step feeds `queries` tokens of each decoding sequence (1, or k + 1 when k draft tokens are
+    verified; the k runs of the drafter belong to the step) and chunks of prompts. Reading the KV
+    of decoding sequences is never hidden behind the host, which keeps a step exactly linear in
+    its context, so that many steps can be timed at once.
+    """
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self._target = ForwardPass(
+            deployment,
+            deployment.model,
+            tensor_parallel=deployment.tensor_parallel,
+            weights=deployment.quantization,
+        )
+        self._drafter: ForwardPass | None = None
+        if drafter := deployment.drafter:
+            self._drafter = ForwardPass(
+                deployment,
+                drafter,
+                tensor_parallel=deployment.drafter_parallel,
+                input_parameters=deployment.drafter_input_parameters,
+            )
+        self._lines: dict[tuple[int, int], tuple[float, float]] = {}
+
+    def decode_line(self, sequences: int, queries: int = 1) -> tuple[float, float]:
+        """Return (seconds, seconds per token of context) of a step that only decodes.
+
+        Such a step takes the first plus the second times the tokens that all sequences read,
+        their own new ones included.
+        """
+        known = self._lines.get((sequences, queries))
+        if known is None:
+            known = self._line(sequences, queries, (), sequences * queries)
+            self._lines[sequences, queries] = known
+        return known
+
+    def step_s(
+        self,
+        sequences: int,
+        queries: int,
+        context_tokens: int,
+        chunks: _Chunks,
+        sampled: int,
+    ) -> float:
+        """Return the seconds of a step that decodes and computes `chunks`.
+
+        `context_tokens` are those that the decoding sequences read; a chunk is (new prompt
+        tokens, tokens already in the cache before them); `sampled` tokens go through the LM head:
+        all that decode, and one of each prompt that is now complete. Without chunks it is the
+        decode line.
+        """
+        if chunks:
+            fixed_s, slope_s = self._line(sequences, queries, chunks, sampled)
+        else:
+            fixed_s, slope_s = self.decode_line(sequences, queries)
+        return fixed_s + slope_s * context_tokens
+
+    def roof_s(self, sequences: int, queries: int, context_tokens: int, chunks: _Chunks) -> float:
+        """Return the least seconds that physics allows for the target model's part of a step.
+
+        Weights once, KV read and written, arithmetic: over the peaks, whichever side is longer.
+        The drafter, and the LM head of completed prompts, are left out.
+        """
+        decoding = sequences * queries
+        tokens = decoding + sum(new for new, _ in chunks)
+        return self._target.roof_s(tokens, decoding, (queries, context_tokens), chunks)
+
+    def assumptions(self) -> tuple[str, ...]:
+        """Return the sentences a report prints beside these times: what is assumed, and on what."""
+        deployment, said = self._deployment, measured.ASSUMPTIONS
+        quantized = deployment.quantization in measured.WEIGHT_ONLY_SHARE
+        narrow = deployment.kv_cache_dtype in measured.NARROW_CACHE_SHARE
+        return (
+            f"step times of {deployment.gpu.name}: {deployment.gpu.basis}",
+            *(said[topic] for topic in ("elementwise", "host", "launch")),
+            *([said["overlap"]] if deployment.overlap else []),
+            *([said["weight-only"]] if quantized else []),
+            *([said["narrow-cache"]] if narrow else []),
+            *([said["ngram"]] if deployment.speculative == "ngram" else []),
+            *([said["drafter"]] if self._drafter else []),
+            *([said["verify"]] if deployment.speculative != "off" else []),
+            RESERVE_ASSUMPTION,
+        )
+
+    def _line(
+        self, sequences: int, queries: int, chunks: _Chunks, sampled: int
+    ) -> tuple[float, float]:
+        """Return (seconds, seconds per token of decoding context) of any step."""
+        prompt_tokens = sum(new for new, _ in chunks)
+        gpu_s = self._target.dense_s(sequences * queries + prompt_tokens)
+        gpu_s += self._target.head_s(sampled)
+        slope_s = 0.0
+        if sequences:
+            start_s, slope_s = self._target.decode_attention(sequences, queries)
+            gpu_s += start_s
+        if chunks:
+            gpu_s += self._target.prefill_attention_s(chunks)
+        draft_s, draft_slope_s = self._drafting(sequences, queries - 1, chunks, prompt_tokens)
+        launch_s, pauses_s = self._launches(queries - 1, replayed=not chunks)
+        busy_s = self._with_host(
+            gpu_s + draft_s + pauses_s,
+            measured.HOST_STEP_S + measured.HOST_SEQUENCE_S * (sequences + len(chunks)),
+            launch_s,
+        )
+        return busy_s + self._verify_s(sequences, queries - 1), slope_s + draft_slope_s
+
+    def _drafting(
+        self, sequences: int, runs: int, chunks: _Chunks, prompt_tokens: int
+    ) -> tuple[float, float]:
+        """Return (seconds, seconds per token of context) of the drafter's part of a step.
+
+        It caches the prompts as the target does, and runs once for each draft token.
+        """
+        drafter = self._drafter
+        if drafter is None:
+            return 0.0, 0.0
+        draft_s = slope_s = 0.0
+        if chunks:
+            draft_s += drafter.dense_s(prompt_tokens) + drafter.prefill_attention_s(chunks)
+        if sequences and runs:
+            start_s, run_slope_s = drafter.decode_attention(sequences, 1)
+            run_s = drafter.dense_s(sequences) + start_s + drafter.head_s(sequences)
+            draft_s += runs * (run_s + measured.DRAFT_RUN_S)
+            slope_s = runs * run_slope_s
+        return draft_s, slope_s
+
+    def _launches(self, runs: int, *, replayed: bool) -> tuple[float, float]:
+        """Return what launching kernels one by one costs: (host seconds, GPU seconds).
+
+        Nothing when CUDA graphs are on and hold the step, which is one that only decodes.
+        """
+        graphs = self._deployment.cuda_graphs
+        if replayed and graphs:
+            return 0.0, 0.0
+        kernel_s = measured.COMPILED_LAUNCH_S if graphs else measured.LAUNCH_S
+        launch_s, pauses_s = self._target.launch_s(kernel_s), self._target.pauses_s
+        if self._drafter:
+            launch_s += self._drafter.launch_s(kernel_s) * max(1, runs)
+            pauses_s += self._drafter.pauses_s * max(1, runs)
+        return launch_s, pauses_s
+
+    def _verify_s(self, sequences: int, runs: int) -> float:
+        """Return the seconds that drafts add and nothing hides, as the next step needs them."""
+        if not sequences or not runs:
+            return 0.0
+        if self._deployment.speculative == "ngram":
+            lookup_s = measured.NGRAM_STEP_S + measured.NGRAM_SEQUENCE_S * sequences
+            return measured.VERIFY_S + lookup_s
+        return measured.VERIFY_S
+
+    def _with_host(self, gpu_s: float, host_s: float, launch_s: float) -> float:
+        """Return the seconds of a step whose kernels take `gpu_s` once they are launched.
+
+        Launching runs ahead of the GPU. Overlapped scheduling prepares the next step meanwhile;
+        without it the GPU waits for the host between steps.
+        """
+        if self._deployment.overlap:
+            return max(gpu_s, host_s + launch_s) + measured.OVERLAP_REST_S
+        return host_s + max(gpu_s, launch_s)

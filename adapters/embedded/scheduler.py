@@ -1,0 +1,234 @@
+"""Which sequences run in the next step, and how much of each: admission, chunks, preemption.
+
+waiting ──admit──▶ prefilling ──prompt done──▶ decoding ──▶ finished
+   ▲                    │                          │
+   └──────preempted─────┴──────────────────────────┘      (blocks given back, recomputed later)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adapters.embedded.config import EngineConfig
+from adapters.embedded.decode_batch import DecodeBatch
+from adapters.embedded.kv_blocks import BlockIds, KvBlocks
+from adapters.embedded.prefix_cache import PrefixCache
+from adapters.embedded.progress import Tokens
+from adapters.embedded.sequence import Sequence
+
+# Blocks that an admission leaves free while others run, so that they can grow before anyone is
+# preempted again; the share is vLLM's old default.
+_WATERMARK_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step's work: prompt chunks, and whether the decoding sequences take part."""
+
+    chunks: list[tuple[Sequence, int]]  # (sequence, prompt tokens computed in this step)
+    decode: bool
+
+
+@dataclass(slots=True)
+class SchedulerCounts:
+    """Running totals of what the scheduler did."""
+
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    preemptions: int = 0
+    late_admissions: int = 0
+    peak_running: int = 0
+
+
+class Scheduler:
+    """Queues and KV blocks of one engine. Knows nothing of time."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        region = None if config.paged_kv else config.blocks_for(config.max_model_len)
+        self.kv = KvBlocks(config.num_blocks, config.block_size, region)
+        self.cache = PrefixCache(self.kv) if config.prefix_caching and config.paged_kv else None
+        self.waiting: deque[Sequence] = deque()
+        self.prefilling: list[Sequence] = []
+        self.decoding = DecodeBatch(config.running_limit, config.speculation)
+        self.counts = SchedulerCounts()
+        self._watermark = int(_WATERMARK_SHARE * config.num_blocks)
+        self._no_room = False  # the head of the queue did not fit, and nothing was freed since
+        self._batch_places = 0  # sequences that a static batch may still take in
+        self._newest_at_start_ns = 0  # the youngest that waited when the engine last ceased to idle
+
+    @property
+    def running(self) -> int:
+        """Sequences that hold blocks."""
+        return len(self.prefilling) + len(self.decoding)
+
+    def next_step(self, log_position: int) -> Step:
+        """Return the next step's work; `log_position` counts the decode steps before it."""
+        self._make_room(log_position)
+        self.grow(self.config.queries)
+        chunked = self.config.chunked_prefill
+        decoding = len(self.decoding)
+        budget = self.config.prefill_budget - (decoding * self.config.queries if chunked else 0)
+        chunks: list[tuple[Sequence, int]] = []
+        for sequence in self.prefilling:
+            budget -= self._take(sequence, budget, chunks)
+        while budget > 0 and self._may_admit():
+            if not chunked and chunks and self.waiting[0].target_tokens > budget:
+                break
+            admitted = self._admit()
+            if admitted is None:
+                break
+            budget -= self._take(admitted, budget, chunks)
+        return Step(chunks, decode=decoding > 0 and (chunked or not chunks))
+
+    def finish_prefill(self, sequence: Sequence) -> None:
+        """Store what a finished prefill computed, and make its whole blocks known for reuse."""
+        self.prefilling.remove(sequence)
+        sequence.write_prefill(self.kv)
+        if self.cache is not None:
+            self.cache.insert(sequence.known_ids(), sequence.table)
+
+    def start_decoding(self, sequence: Sequence, log_position: int) -> None:
+        """Move a sequence whose prompt is computed to the decoding ones."""
+        capacity = sequence.blocks * self.config.block_size
+        self.decoding.add(sequence, capacity, log_position)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Give back the blocks of a finished sequence; whole ones stay in the prefix cache."""
+        sequence.work_out(self.kv)
+        if self.cache is not None:
+            in_kv = sequence.total_tokens - 1
+            self.cache.insert(sequence.known_ids()[:in_kv], sequence.table)
+        self._free(sequence)
+
+    def steps_with_room(self, room: Callable[[int], Tokens], steps: int) -> int:
+        """Return how many of the next `steps` decode steps, at least one, have blocks enough."""
+        if self._blocks_missing(room(steps)).sum() <= self.kv.available:
+            return steps
+        low, high = 1, steps - 1  # the room needed only grows with the steps
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = self._blocks_missing(room(middle)).sum() <= self.kv.available
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low
+
+    def grow(self, room: Tokens) -> None:
+        """Give every decoding sequence the blocks for `room` more tokens; they can be had."""
+        missing = self._blocks_missing(room)
+        total = int(missing.sum())
+        if total == 0:
+            return
+        blocks, taken = self._allocate(total), 0
+        for column in np.flatnonzero(missing).tolist():
+            count = int(missing[column])
+            self._append(self.decoding.sequences[column], blocks[taken : taken + count])
+            self.decoding.add_capacity(column, count * self.config.block_size)
+            taken += count
+
+    def _take(self, sequence: Sequence, budget: int, chunks: list[tuple[Sequence, int]]) -> int:
+        tokens = min(sequence.target_tokens - sequence.computed_tokens, budget)
+        if tokens > 0:
+            chunks.append((sequence, tokens))
+        return max(tokens, 0)
+
+    def _may_admit(self) -> bool:
+        if not self.waiting or self._no_room or self.running >= self.config.running_limit:
+            return False
+        if self.running == 0:
+            self._newest_at_start_ns = self.waiting[-1].arrival_ns
+        if self.config.batching != "static":
+            return True
+        if self.running == 0:
+            self._batch_places = min(len(self.waiting), self.config.running_limit)
+        return self._batch_places > 0 or self.waiting[0].preemptions > 0
+
+    def _admit(self) -> Sequence | None:
+        """Move the head of the queue to the prefilling ones, or return None for want of blocks."""
+        sequence = self.waiting[0]
+        ids = sequence.known_ids()
+        cached = self._cached_blocks(ids)
+        if not self._reserve(sequence, cached):
+            self._no_room = True
+            self._batch_places = 0
+            return None
+        self.waiting.popleft()
+        self.prefilling.append(sequence)
+        sequence.prefill_start = sequence.computed_tokens = len(cached) * self.config.block_size
+        self._count_admission(sequence)
+        return sequence
+
+    def _cached_blocks(self, ids: NDArray[np.int32]) -> BlockIds:
+        """Return the blocks of the longest cached prefix; the last token is always computed."""
+        if self.cache is None:
+            return np.empty(0, np.int32)
+        return self.cache.match(ids[:-1])
+
+    def _reserve(self, sequence: Sequence, cached: BlockIds) -> bool:
+        """Set up the block table for the prefill target; False, and no change, without room."""
+        if not self.config.paged_kv:
+            if self.kv.free == 0:
+                return False
+            sequence.table = self.kv.allocate_region()
+            sequence.blocks = len(sequence.table)
+            return True
+        missing = self.config.blocks_for(sequence.target_tokens) - len(cached)
+        revived = int(np.count_nonzero(self.kv.references[cached] == 0))
+        reserve = self._watermark if self.running else 0
+        if missing + reserve > self.kv.available - revived:
+            return False
+        self.kv.share(cached)
+        sequence.table = np.empty(self.config.blocks_for(sequence.total_tokens), np.int32)
+        sequence.blocks = 0
+        self._append(sequence, cached)
+        self._append(sequence, self._allocate(missing))
+        return True
+
+    def _count_admission(self, sequence: Sequence) -> None:
+        counts = self.counts
+        counts.peak_running = max(counts.peak_running, self.running)
+        counts.late_admissions += sequence.arrival_ns > self._newest_at_start_ns
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = sequence.computed_tokens
+            counts.prompt_tokens += len(sequence.prompt_ids)
+            counts.cached_prompt_tokens += sequence.cached_tokens
+            self._batch_places -= 1
+
+    def _make_room(self, log_position: int) -> None:
+        """Preempt the sequences admitted last until all others can take one more step."""
+        while len(self.decoding):
+            missing = int(self._blocks_missing(self.config.queries).sum())
+            if missing <= self.kv.available:
+                return
+            if self.prefilling:
+                victim = self.prefilling.pop()
+            else:
+                victim = self.decoding.take_last(log_position)
+                victim.work_out(self.kv)
+            victim.preemptions += 1
+            victim.computed_tokens = 0
+            self.counts.preemptions += 1
+            self.waiting.appendleft(victim)
+            self._free(victim)
+
+    def _blocks_missing(self, room: Tokens) -> NDArray[np.int64]:
+        blocks: NDArray[np.int64] = -(-self.decoding.missing_tokens(room) // self.config.block_size)
+        return blocks
+
+    def _allocate(self, count: int) -> BlockIds:
+        if self.cache is not None and count > self.kv.free:
+            self.cache.evict(count - self.kv.free)
+        return self.kv.allocate(count)
+
+    def _append(self, sequence: Sequence, blocks: BlockIds) -> None:
+        sequence.table[sequence.blocks : sequence.blocks + len(blocks)] = blocks
+        sequence.blocks += len(blocks)
+
+    def _free(self, sequence: Sequence) -> None:
+        self.kv.release(sequence.table[: sequence.blocks])
+        sequence.blocks = 0
+        self._no_room = False

@@ -1,0 +1,112 @@
+"""How fast the embedded engine plays, end to end: generation, event loop, records, storage.
+
+    python benchmarks/simulator.py [--repeats 5]
+
+Prints two figures, each the median over the repeats: simulated output tokens a second of real time
+with 100 sequences running, and simulated decode steps a second with one. Both include making the
+prompts' ids, the load generator, the event loop, the engine, and writing the records to disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adapters import ENGINES
+from harness.plan.make import make_plan
+from harness.plan.planned import PlannedRun
+from harness.spec import load_sweep
+from harness.sweep import Sweep
+from results.store import read_runs
+
+SWEEP = """
+name: speed
+model: llama-3-70b
+hardware: {{gpu: a100-80gb, count: 4}}
+engines: [embedded]
+base: {{max_model_len: 8192}}
+toggles: [prefix_caching]
+workloads: [{{kind: shared-prefix, name: prompts, prefix_tokens: 500, suffix_tokens: 100,
+             output_tokens: {output_tokens}}}]
+load: [{{concurrency: {concurrency}, requests: {requests}}}]
+blocks: 1
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One figure to measure."""
+
+    name: str
+    concurrency: int
+    requests: int
+    output_tokens: int
+    counter: str  # of the server: what is divided by the time
+    goal: float
+
+
+CASES = (
+    Case("output tokens/s, 100 running", 100, 4000, 256, "output_tokens", 300_000),
+    Case("steps/s, 1 running", 1, 400, 512, "steps", 50_000),
+)
+
+
+class Stopwatch:
+    """Times the baseline's run from its start until it is stored."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._since = 0.0
+
+    def started(self, run: PlannedRun, requests: int) -> None:
+        """Start."""
+        self._since = time.perf_counter()
+
+    def answered(self, record: object) -> None:
+        """Note nothing: the engine counts."""
+
+    def ended(self, run: PlannedRun, status: str) -> None:
+        """Stop at the baseline."""
+        if run.arm.name == "baseline":
+            self.seconds = time.perf_counter() - self._since
+
+
+def measure(case: Case, folder: Path) -> float:
+    """Return the case's figure of one sweep, in units a second of real time."""
+    folder.mkdir()
+    path = folder / "sweep.yaml"
+    path.write_text(SWEEP.format(**case.__dict__), encoding="utf-8")
+    adapters: dict[str, Any] = {name: kind() for name, kind in ENGINES.items()}
+    watch = Stopwatch()
+    Sweep(make_plan(load_sweep(path), adapters), adapters, folder / "out").run(watch)
+    manifests = [run.manifest for run in read_runs(folder / "out")]
+    baseline = next(one for one in manifests if one["arm"] == "baseline")
+    done: float = baseline["counters"][case.counter]
+    return done / watch.seconds
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=5)
+    repeats = parser.parse_args().repeats
+    print(f"{'figure':32} {'median':>12} {'lowest':>12} {'highest':>12} {'goal':>10}")
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            rates = [measure(case, Path(folder) / str(number)) for number in range(repeats)]
+        middle = statistics.median(rates)
+        print(
+            f"{case.name:32} {middle:12,.0f} {min(rates):12,.0f} {max(rates):12,.0f}"
+            f" {case.goal:10,.0f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

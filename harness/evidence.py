@@ -1,0 +1,155 @@
+"""Requested → effective → observed: whether a run really was what its label says.
+
+A toggle is *verified* when a counter of the server moved as it must, *contradicted* when the
+server's own word or a counter says the opposite (the run is void), *not exercised* when the load
+could not have moved the counter, and *unverifiable* when the server counts nothing that tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from adapters.base import EngineSettings, ServerCounters
+
+VERIFIED = "verified"
+CONTRADICTED = "contradicted"
+NOT_EXERCISED = "not exercised"
+UNVERIFIABLE = "unverifiable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exercise:
+    """What the load could show: without these a counter that did not move means nothing."""
+
+    prefix_hit_ceiling: float | None  # share of prompt tokens that a perfect cache would find
+    longest_prompt_tokens: int
+    most_in_flight: int  # requests that the load may have open at once
+
+
+@dataclass(frozen=True, slots=True)
+class Triple:
+    """One toggle of one run: what was asked, what the server says, what was seen."""
+
+    requested: str
+    effective: str | None
+    observed: float | None
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """All that a rule may look at: the value asked for, and what came of it."""
+
+    kind: str
+    counters: ServerCounters  # differences over the run
+    exercise: Exercise
+    chunk_tokens: int
+
+
+_Finding = tuple[float | None, str]  # (observed, verdict)
+_Rule = Callable[[_Seen], _Finding]
+
+
+def examine(
+    settings: EngineSettings,
+    effective: Mapping[str, str],
+    counters: ServerCounters,
+    exercise: Exercise,
+) -> dict[str, Triple]:
+    """Return the triple of each toggle; `counters` are the differences over the run."""
+    triples = {}
+    for toggle, value in settings.toggles.items():
+        seen = _Seen(value.kind, counters, exercise, settings.max_batched_tokens)
+        observed, verdict = _RULES.get(toggle, _no_counter)(seen)
+        says = effective.get(toggle)
+        if says is not None and says != value.label:
+            verdict = CONTRADICTED
+        triples[toggle] = Triple(value.label, says, observed, verdict)
+    return triples
+
+
+def contradictions(triples: Mapping[str, Triple]) -> list[str]:
+    """Return one sentence for each contradicted toggle; any makes the run void."""
+    return [
+        f"{toggle}: {triple.requested} was asked for, the server says "
+        f"{triple.effective or 'nothing'} and its counter shows {triple.observed}"
+        for toggle, triple in triples.items()
+        if triple.verdict == CONTRADICTED
+    ]
+
+
+def _prefix_caching(seen: _Seen) -> _Finding:
+    cached, prompt = seen.counters.cached_prompt_tokens, seen.counters.prompt_tokens
+    if cached is None or not prompt:
+        return None, UNVERIFIABLE
+    share = cached / prompt
+    if seen.kind == "off" and cached:
+        return share, CONTRADICTED
+    if not seen.exercise.prefix_hit_ceiling:
+        return share, NOT_EXERCISED
+    if seen.kind == "on" and not cached:  # a cache that is too small forgets before it is asked
+        return share, NOT_EXERCISED if seen.counters.evicted_blocks else CONTRADICTED
+    return share, VERIFIED
+
+
+def _chunked_prefill(seen: _Seen) -> _Finding:
+    split = seen.counters.split_prefills
+    if split is None:
+        return None, UNVERIFIABLE
+    if seen.kind == "off" and split:
+        return split, CONTRADICTED
+    if split:
+        return split, VERIFIED
+    if seen.exercise.longest_prompt_tokens <= seen.chunk_tokens:
+        return split, NOT_EXERCISED
+    if seen.kind == "off":
+        return split, VERIFIED
+    # what was left of each prompt after its cached prefix may all have been short enough
+    return split, NOT_EXERCISED if seen.counters.cached_prompt_tokens else CONTRADICTED
+
+
+def _batching(seen: _Seen) -> _Finding:
+    late, peak = seen.counters.late_admissions, seen.counters.peak_running
+    if late is None or peak is None:
+        return None, UNVERIFIABLE
+    if (seen.kind == "static" and late) or (seen.kind == "none" and peak > 1):
+        return late if seen.kind == "static" else peak, CONTRADICTED
+    if seen.exercise.most_in_flight <= 1:
+        return late, NOT_EXERCISED
+    if seen.kind == "none":
+        return peak, VERIFIED
+    if seen.kind == "static":
+        return late, VERIFIED if peak > 1 else NOT_EXERCISED
+    return late, VERIFIED if late else NOT_EXERCISED
+
+
+def _cuda_graphs(seen: _Seen) -> _Finding:
+    replayed = seen.counters.graph_steps
+    if replayed is None:
+        return None, UNVERIFIABLE
+    if seen.kind == "off":
+        return replayed, CONTRADICTED if replayed else VERIFIED
+    return replayed, VERIFIED if replayed else NOT_EXERCISED
+
+
+def _speculative(seen: _Seen) -> _Finding:
+    drafted = seen.counters.drafted_tokens
+    if seen.kind == "off":
+        return drafted, CONTRADICTED if drafted else VERIFIED
+    if drafted is None:
+        return None, UNVERIFIABLE
+    return drafted, VERIFIED if drafted else NOT_EXERCISED
+
+
+def _no_counter(_: _Seen) -> _Finding:
+    return None, UNVERIFIABLE
+
+
+_RULES: dict[str, _Rule] = {
+    "prefix_caching": _prefix_caching,
+    "chunked_prefill": _chunked_prefill,
+    "batching": _batching,
+    "cuda_graphs": _cuda_graphs,
+    "speculative": _speculative,
+}

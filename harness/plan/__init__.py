@@ -1,0 +1,1 @@
+"""What will happen, decided before anything starts: runs, their order, their keys. Pure."""

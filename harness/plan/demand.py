@@ -1,0 +1,151 @@
+"""What a workload asks under a load, counted before anything starts: requests, tokens, P99."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.spec import AnyWorkload, Load, WorkloadChoice
+from results.statistics import needed_samples
+from workloads.base import Drawn, WorkloadError
+from workloads.prompts import shared_prefix_tokens
+from workloads.trace import TraceReplay
+
+P99_REQUESTS = needed_samples(0.99)
+STEADY_FACTOR = 3  # measured requests for each slot, below which a closed loop has no steady window
+_DRAWN_REQUESTS = 2_000  # of a workload that has no end, enough to know its means
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What one run of a workload under a load asks; drawn for the first block, others are alike."""
+
+    workload: str
+    load: Load
+    conversations: int
+    requests: int  # expected, where arrivals are random
+    prompt_tokens: int
+    output_tokens: int
+    shared_tokens: int  # prompt tokens that an earlier request of the run began with, too
+    think_ns: int  # pauses of all users together
+    span_ns: int | None  # from first to last start, where the load has times of its own
+    skipped: Mapping[str, int]  # reason → rows or turns left out
+    notes: tuple[str, ...]
+
+    @property
+    def slots(self) -> int | None:
+        """Conversations alive at once in closed loop; None in open loop."""
+        concurrency = self.load.concurrency
+        return None if concurrency is None else min(concurrency, self.conversations)
+
+    @property
+    def after_ramp(self) -> int:
+        """Requests at most that are sent when every slot has had its first one."""
+        return self.requests - (self.slots or 0)
+
+    @property
+    def steady(self) -> bool:
+        """Whether enough is left after the ramp; else the headline is the whole run."""
+        return self.after_ramp >= STEADY_FACTOR * (self.load.concurrency or 0)
+
+    @property
+    def measured(self) -> int:
+        """Requests at most that the headline rests on."""
+        return self.after_ramp if self.steady else self.requests
+
+    @property
+    def p99_reliable(self) -> bool:
+        """Whether a 95 % upper bound of P99 exists for so many requests."""
+        return self.measured >= P99_REQUESTS
+
+    def doubts(self) -> list[str]:
+        """Return what these counts cannot carry, each with what would."""
+        doubts = []
+        concurrency = self.load.concurrency or 0
+        if self.slots is not None and self.slots < concurrency:
+            doubts.append(
+                f"only {self.slots} conversations: never {concurrency} at once; raise requests"
+            )
+        if not self.steady:
+            doubts.append(
+                f"headline is the whole run: {self.after_ramp} requests after the ramp, fewer than "
+                f"{STEADY_FACTOR} × {concurrency}; for a steady window write requests: "
+                f"{(STEADY_FACTOR + 1) * concurrency}"
+            )
+        if not self.p99_reliable:
+            doubts.append(
+                f"P99 not reliable: {self.measured} measured requests, {P99_REQUESTS} needed; "
+                f"{self._remedy()}"
+            )
+        return doubts
+
+    def _remedy(self) -> str:
+        """Return what to write for a reliable P99."""
+        if self.load.mode == "concurrency":
+            return f"write requests: {P99_REQUESTS + (self.slots or 0)}"
+        if self.load.mode == "trace":
+            return "replay more rows"
+        asked_ns = (self.load.duration_ns or 0) * P99_REQUESTS / max(1, self.requests)
+        return f"write duration: {math.ceil(asked_ns / 1e9)} s"
+
+
+def demand_of(choice: WorkloadChoice, load: Load, *, seed: int, max_model_len: int) -> Demand:
+    """Return what `choice` asks under `load`. Raises `WorkloadError` where nothing can be asked.
+
+    Traces are read whole. Of a workload without end a part is drawn and counted up.
+    """
+    workload = choice.under(load)
+    wanted = _wanted_requests(workload, load)
+    drawn = workload.draw(requests=wanted, seed=seed, max_model_len=max_model_len)
+    factor = _factor(load, drawn)
+    turns = [turn for one in drawn.conversations for turn in one.turns]
+    shared = sum(shared_prefix_tokens(turn.prompt for turn in turns))
+    return Demand(
+        workload=choice.name,
+        load=load,
+        conversations=round(len(drawn.conversations) * factor),
+        requests=round(len(turns) * factor),
+        prompt_tokens=round(sum(turn.prompt_tokens for turn in turns) * factor),
+        output_tokens=round(sum(turn.output_tokens for turn in turns) * factor),
+        shared_tokens=round(shared * factor),
+        think_ns=round(sum(turn.think_time_ns for turn in turns) * factor),
+        span_ns=_span_ns(choice.name, load, drawn),
+        skipped=drawn.skipped,
+        notes=drawn.notes,
+    )
+
+
+def _wanted_requests(workload: AnyWorkload, load: Load) -> int | None:
+    if load.mode == "trace":
+        return None
+    wanted = load.requests or max(1, math.ceil(_expected_starts(load)))
+    return wanted if isinstance(workload, TraceReplay) else min(wanted, _DRAWN_REQUESTS)
+
+
+def _expected_starts(load: Load) -> float:
+    return (load.rate_rps or 0) * (load.duration_ns or 0) / 1e9
+
+
+def _factor(load: Load, drawn: Drawn) -> float:
+    """Return how many times what was drawn is what will be asked."""
+    if load.mode == "trace":
+        return 1.0
+    if load.mode == "rate":  # a rate counts conversations, not requests
+        return max(1.0, _expected_starts(load)) / len(drawn.conversations)
+    turns = sum(len(one.turns) for one in drawn.conversations)
+    return max(1.0, (load.requests or 0) / turns)
+
+
+def _span_ns(name: str, load: Load, drawn: Drawn) -> int | None:
+    if load.mode == "concurrency":
+        return None
+    if load.mode == "rate":
+        return load.duration_ns
+    starts = [one.start_ns for one in drawn.conversations]
+    known = [start for start in starts if start is not None]
+    if len(known) < len(starts):
+        error = WorkloadError(f"{name}: the trace has no times, which arrivals: trace needs")
+        error.add_note("load it with {concurrency: …, requests: …} or {rate: …, duration: …}")
+        raise error
+    return round((known[-1] - known[0]) / (load.speedup or 1.0))

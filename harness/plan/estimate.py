@@ -1,0 +1,54 @@
+"""How long a run will take, roughly: an idle engine's speed times what is asked. Never a result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from adapters.base import EngineSettings
+from harness.plan.demand import Demand
+
+# What the embedded engine plays in a second of the machine's own time, at the least.
+_PLAYED_TOKENS_PER_S = 300_000
+_PLAYED_STEPS_PER_S = 50_000
+
+
+@runtime_checkable
+class PredictsSpeed(Protocol):
+    """An adapter that knows how fast its engine would be."""
+
+    def predict(self, settings: EngineSettings) -> tuple[float, float]:
+        """Return seconds of prefill a prompt token, and seconds an output token, when idle."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """How long one run takes, in seconds."""
+
+    engine_s: float  # on the engine's clock, simulated or not
+    wall_s: float  # of the machine that runs the harness
+
+
+def expected(
+    adapter: object, settings: EngineSettings, demand: Demand, *, simulated: bool
+) -> Expected | None:
+    """Return how long a run takes, roughly; None for an adapter that predicts nothing.
+
+    Prefill is work for the whole engine; decode steps serve all running sequences at once. Shared
+    prompt tokens cost nothing where prefix caching is on.
+    """
+    if not isinstance(adapter, PredictsSpeed):
+        return None
+    prefill_s, token_s = adapter.predict(settings)
+    cached = demand.shared_tokens if settings.toggles["prefix_caching"].kind == "on" else 0
+    together = min(demand.slots or settings.max_num_seqs, settings.max_num_seqs)
+    steps = demand.output_tokens / together
+    busy_s = (demand.prompt_tokens - cached) * prefill_s + steps * token_s
+    engine_s = busy_s + demand.think_ns / 1e9 / together
+    if demand.span_ns is not None:
+        last_s = demand.output_tokens / max(1, demand.requests) * token_s
+        engine_s = max(engine_s, demand.span_ns / 1e9 + last_s)
+        steps = min(demand.output_tokens, engine_s / token_s)
+    played_s = max(demand.output_tokens / _PLAYED_TOKENS_PER_S, steps / _PLAYED_STEPS_PER_S)
+    return Expected(engine_s=engine_s, wall_s=played_s if simulated else engine_s)

@@ -1,0 +1,133 @@
+"""From what the author wrote to what will happen: every run, in order, before anything starts.
+
+Pure: the same sweep, files and adapters give the same plan. Order and repeats are data here, not
+control flow in the code that runs them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from adapters.base import EngineAdapter
+from harness.plan.arms import engine_arms
+from harness.plan.demand import Demand, demand_of
+from harness.plan.estimate import expected
+from harness.plan.planned import Plan, PlannedArm, PlannedRun, labels
+from harness.spec import Load, SweepSpec, WorkloadChoice
+from results.store import FORMAT
+
+_SEED_BITS = 53  # whole in every reader of JSON
+
+
+def make_plan(spec: SweepSpec, adapters: Mapping[str, EngineAdapter]) -> Plan:
+    """Return the plan of a sweep; `adapters` holds one for each engine that the sweep names.
+
+    Within a block each arm of each engine is started once, in random order, and asked all
+    workloads and loads; blocks follow one another. Raises `EngineError` when a baseline cannot
+    start, and `WorkloadError` when a workload has nothing to ask.
+    """
+    arms, notes = _arms(spec, adapters)
+    demands = [
+        demand_of(choice, load, seed=_seed(spec, choice, load, 0), max_model_len=spec.max_model_len)
+        for choice, load in spec.pairs
+    ]
+    runs = tuple(_runs(spec, adapters, arms, demands))
+    return Plan(
+        spec=spec,
+        arms=tuple(arms),
+        runs=runs,
+        demands=tuple(demands),
+        notes=(*spec.notes, *notes),
+    )
+
+
+def _arms(
+    spec: SweepSpec, adapters: Mapping[str, EngineAdapter]
+) -> tuple[list[PlannedArm], list[str]]:
+    arms, notes = [], []
+    for choice in spec.engines:
+        engine, said = engine_arms(spec, choice, adapters[choice.engine])
+        arms += engine
+        notes += said
+    return arms, notes
+
+
+def _runs(
+    spec: SweepSpec,
+    adapters: Mapping[str, EngineAdapter],
+    arms: Sequence[PlannedArm],
+    demands: Sequence[Demand],
+) -> Iterator[PlannedRun]:
+    """Yield the runs in order: by block, by server start, by workload and load as in the file."""
+    group = 0
+    for block in range(spec.blocks):
+        for arm in _order(spec, arms, block):
+            started = arm.reason is None
+            for (choice, load), demand in zip(spec.pairs, demands, strict=True):
+                seed = _seed(spec, choice, load, block)
+                simulated = arm.engine_kind == "simulated"
+                yield PlannedRun(
+                    key=_key(arm, block, choice, load, seed),
+                    arm=arm,
+                    block=block,
+                    group=group if started else None,
+                    workload=choice.under(load),
+                    workload_kind=choice.kind,
+                    load=load,
+                    seed=seed,
+                    expected=expected(
+                        adapters[arm.engine], arm.settings, demand, simulated=simulated
+                    )
+                    if started
+                    else None,
+                )
+            group += started
+
+
+def _order(spec: SweepSpec, arms: Sequence[PlannedArm], block: int) -> list[PlannedArm]:
+    """Return the arms in the order of their server starts in a block; those that cannot run last.
+
+    Random, so that neither drift of the machine nor its warming up looks like an effect.
+    """
+    order = [arm for arm in arms if arm.reason is None]
+    random.Random(_number("order", spec.seed, block)).shuffle(order)
+    return order + [arm for arm in arms if arm.reason is not None]
+
+
+def _seed(spec: SweepSpec, choice: WorkloadChoice, load: Load, block: int) -> int:
+    """Return the seed of a run: the same for all arms of a block, new in each block and load."""
+    return _number("draws", spec.seed, choice.identity, load.identity(), block)
+
+
+def _key(arm: PlannedArm, block: int, choice: WorkloadChoice, load: Load, seed: int) -> str:
+    """Return the name of a run: a hash of everything that its records depend on."""
+    settings = arm.settings
+    started_as: dict[str, Any] = {
+        "label": arm.label,
+        "arm": arm.name,
+        "line": arm.launch_line,
+        "env": dict(settings.env),
+        "version": arm.engine_version,
+        "model": [settings.model, settings.gpu, settings.gpu_count, settings.dtype],
+        "limits": [
+            settings.max_model_len,
+            settings.max_num_seqs,
+            settings.max_batched_tokens,
+            settings.memory_utilization,
+        ],
+        "toggles": labels(settings.toggles),
+    }
+    return _digest("run", started_as, block, choice.identity, load.identity(), seed, FORMAT)
+
+
+def _number(*parts: Any) -> int:
+    return int(_digest(*parts), 16) & (1 << _SEED_BITS) - 1
+
+
+def _digest(*parts: Any) -> str:
+    text = json.dumps(parts, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()

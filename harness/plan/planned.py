@@ -1,0 +1,121 @@
+"""What a plan is made of: arms with their engine settings, and runs in the order they will go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from adapters.base import EngineSettings, ToggleValue
+from harness.plan.demand import Demand
+from harness.plan.estimate import Expected
+from harness.spec import AnyWorkload, Load, SweepSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flip:
+    """One toggle of an arm that is not as in the baseline."""
+
+    value: ToggleValue
+    base: ToggleValue
+    implied: Mapping[str, ToggleValue]  # what the value drags along, where the baseline differs
+
+    def facts(self) -> dict[str, Any]:
+        """Return the flip as manifests hold it."""
+        return {"value": self.value.label, "base": self.base.label, "implied": labels(self.implied)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedArm:
+    """One arm on one engine."""
+
+    name: str
+    engine: str
+    label: str  # what results call the engine
+    engine_version: str | None  # None: known only when it runs
+    engine_kind: str | None  # real | measured | simulated | stand-in; None: as above
+    settings: EngineSettings  # what is implied is already in its toggles
+    flipped: Mapping[str, Flip]  # empty for the baseline and the baseline again
+    launch_line: tuple[str, ...]
+    gpus: int  # GPUs that one engine takes
+    reason: str | None = None  # why it cannot run; None: it can
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """One workload under one load on one started arm."""
+
+    key: str  # names the run for good: the same key is the same run
+    arm: PlannedArm
+    block: int
+    group: int | None  # number of the server start in the plan; None for a skipped run
+    workload: AnyWorkload  # as the load asks for it
+    workload_kind: str
+    load: Load
+    seed: int  # of requests and arrivals; the same for all arms of a block
+    expected: Expected | None
+
+    @property
+    def status(self) -> Literal["planned", "skipped"]:
+        """Whether the run will be started."""
+        return "planned" if self.arm.reason is None else "skipped"
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known of a run before it starts, as manifests hold it."""
+        arm = self.arm
+        return {
+            "key": self.key,
+            "arm": arm.name,
+            "block": self.block,
+            "group": self.group,
+            "engine": arm.engine,
+            "label": arm.label,
+            "engine_version": arm.engine_version,
+            "engine_kind": arm.engine_kind,
+            "gpus": arm.gpus,
+            "toggles": labels(arm.settings.toggles),
+            "flipped": {toggle: flip.facts() for toggle, flip in arm.flipped.items()},
+            "workload": self.workload.name,
+            "workload_kind": self.workload_kind,
+            "load": self.load.facts(),
+            "seed": self.seed,
+            "status": self.status,
+            "reason": arm.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All runs of a sweep, in order. Runs of one group stand together and share a server start."""
+
+    spec: SweepSpec
+    arms: tuple[PlannedArm, ...]
+    runs: tuple[PlannedRun, ...]
+    demands: tuple[Demand, ...]  # one for each workload under each load
+    notes: tuple[str, ...]
+
+    @property
+    def planned(self) -> tuple[PlannedRun, ...]:
+        """Return the runs that will be started."""
+        return tuple(run for run in self.runs if run.status == "planned")
+
+    @property
+    def starts(self) -> int:
+        """Return how many servers will be started."""
+        return len({run.group for run in self.planned})
+
+    @property
+    def expected(self) -> Expected | None:
+        """Return how long all runs take together; None when that of one is not known."""
+        times = [run.expected for run in self.planned]
+        known = [time for time in times if time is not None]
+        if len(known) < len(times):
+            return None
+        return Expected(
+            engine_s=sum(time.engine_s for time in known), wall_s=sum(time.wall_s for time in known)
+        )
+
+
+def labels(toggles: Mapping[str, ToggleValue]) -> dict[str, str]:
+    """Return toggle values as the strings that results store."""
+    return {toggle: value.label for toggle, value in toggles.items()}

@@ -1,0 +1,88 @@
+"""How far a sweep is: two moving bars on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from harness.plan.planned import PlannedRun
+from results.records import RequestRecord
+
+_REDRAWN_S = 0.2  # a request of a simulated run ends in microseconds: not each may move a bar
+_LINES = 10  # lines in all where there is no terminal
+
+
+class LiveProgress:
+    """Shows the runs of a sweep as they go; nothing else is written while it is entered."""
+
+    def __init__(self, console: Console, runs: int) -> None:
+        self._console = console
+        self._runs = runs
+        self._done = 0
+        self._answered = 0
+        self._drawn_s = 0.0
+        self._begun_s = time.monotonic()
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._all = self._bars.add_task("runs", total=runs)
+        self._one = self._bars.add_task("requests", total=None)
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bars.stop()
+
+    def started(self, run: PlannedRun, requests: int) -> None:
+        """Show that `run` begins."""
+        self._answered = 0
+        name = f"{run.arm.name} · {run.workload.name} · {run.load.label}"
+        self._bars.reset(self._one, total=requests, description=name)
+        self._draw()
+
+    def answered(self, _: RequestRecord) -> None:
+        """Show that a request has ended, if the last drawing is not fresh."""
+        self._answered += 1
+        if time.monotonic() - self._drawn_s > _REDRAWN_S:
+            self._draw()
+
+    def ended(self, run: PlannedRun, status: str) -> None:
+        """Show that `run` is stored; one that is not ok leaves a line."""
+        self._done += 1
+        if status != "ok":
+            name = f"{run.arm.label}: {run.arm.name} · {run.workload.name} · {run.load.label}"
+            self._say(f"{status}: {name}, block {run.block}")
+        tenth, before = (done * _LINES // self._runs for done in (self._done, self._done - 1))
+        if self._bars.disable and tenth > before:
+            self._say(f"{self._done} of {self._runs} runs, {self._elapsed_s():.0f} s")
+        self._bars.update(self._all, completed=self._done)
+
+    def _draw(self) -> None:
+        self._drawn_s = time.monotonic()
+        self._bars.update(self._one, completed=self._answered)
+        self._bars.refresh()
+
+    def _say(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._begun_s

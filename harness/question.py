@@ -1,0 +1,89 @@
+"""What one run asks, and when: the draws of a workload under a load, the same for all arms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from harness.arrivals import constant_arrivals, gamma_arrivals, poisson_arrivals, trace_arrivals
+from harness.plan.planned import PlannedRun
+from harness.schedule import ClosedLoop, OpenLoop, Schedule
+from harness.spec import Load
+from workloads.base import Conversation, Drawn
+from workloads.prompts import prefix_hit_ceiling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Conversations and, in open loop, when each starts."""
+
+    conversations: tuple[Conversation, ...]
+    starts_ns: tuple[int, ...] | None  # None: closed loop
+    skipped: dict[str, int]
+    notes: tuple[str, ...]
+
+    @property
+    def requests(self) -> int:
+        """Turns in all."""
+        return sum(len(one.turns) for one in self.conversations)
+
+    @property
+    def longest_prompt_tokens(self) -> int:
+        """Tokens of the longest prompt."""
+        return max(turn.prompt_tokens for one in self.conversations for turn in one.turns)
+
+    def prefix_hit_ceiling(self, block_tokens: int) -> float | None:
+        """Return the share of prompt tokens that an unlimited cache would find."""
+        turns = (turn.prompt for one in self.conversations for turn in one.turns)
+        return prefix_hit_ceiling(tuple(turns), block_tokens)
+
+    def schedule(self, load: Load, ramp_ns: int) -> Schedule:
+        """Return how it is offered; `ramp_ns` spreads the starts of a closed loop."""
+        if self.starts_ns is None:
+            return ClosedLoop(concurrency=load.concurrency or 1, ramp_ns=ramp_ns)
+        return OpenLoop(starts_ns=self.starts_ns)
+
+
+def question_of(run: PlannedRun) -> Question:
+    """Return what `run` asks, by its workload, load and seed alone. Raises `WorkloadError`."""
+    load = run.load
+    if load.mode == "concurrency":
+        return _question(_draw(run, load.requests), None)
+    if load.mode == "rate":
+        starts = _starts(load, run.seed)
+        return _question(_draw_conversations(run, len(starts)), starts)
+    drawn = _draw(run, None)
+    times = [one.start_ns or 0 for one in drawn.conversations]
+    return _question(drawn, trace_arrivals(times, speedup=load.speedup or 1.0))
+
+
+def _question(drawn: Drawn, starts_ns: tuple[int, ...] | None) -> Question:
+    conversations = drawn.conversations[: None if starts_ns is None else len(starts_ns)]
+    return Question(
+        conversations=conversations,
+        starts_ns=starts_ns,
+        skipped=drawn.skipped,
+        notes=drawn.notes,
+    )
+
+
+def _draw(run: PlannedRun, requests: int | None) -> Drawn:
+    limit = run.arm.settings.max_model_len
+    return run.workload.draw(requests=requests, seed=run.seed, max_model_len=limit)
+
+
+def _draw_conversations(run: PlannedRun, conversations: int) -> Drawn:
+    """Return at least `conversations` conversations; more requests only extend a draw."""
+    requests = conversations
+    while len((drawn := _draw(run, requests)).conversations) < conversations:
+        requests = math.ceil(requests * conversations / len(drawn.conversations))
+    return drawn
+
+
+def _starts(load: Load, seed: int) -> tuple[int, ...]:
+    rate, length = load.rate_rps or 0.0, load.duration_ns
+    if load.arrivals == "constant":
+        return constant_arrivals(rate, duration_ns=length)
+    if load.arrivals == "gamma":
+        return gamma_arrivals(rate, load.gamma_cv or 1.0, duration_ns=length, seed=seed)
+    return poisson_arrivals(rate, duration_ns=length, seed=seed)

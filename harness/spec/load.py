@@ -1,0 +1,75 @@
+"""How much is asked, and by which rule it arrives: one load level of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from harness.spec.quantities import duration_text
+from workloads.lengths import Lengths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """One load level. Which fields are set follows from `mode`; the others are None."""
+
+    mode: Literal["concurrency", "rate", "trace"]
+    arrivals: Literal["closed", "poisson", "constant", "gamma", "trace"]
+    concurrency: int | None = None  # conversations alive
+    requests: int | None = None  # turns, rounded up to whole conversations
+    rate_rps: float | None = None  # conversations started a second
+    duration_ns: int | None = None  # for how long they are started
+    gamma_cv: float | None = None  # coefficient of variation of the gaps
+    limit: int | None = None  # rows of the trace at most; None: all
+    speedup: float | None = None  # seconds of the trace played in one second
+    output_tokens: Lengths | None = None  # in place of the workload's own; None: its own
+    workloads: tuple[str, ...] | None = None  # those that this load is for; None: all that it suits
+
+    @property
+    def value(self) -> float | None:
+        """The concurrency, or the rate in conversations a second; None for times of a trace."""
+        return self.concurrency if self.mode == "concurrency" else self.rate_rps
+
+    @property
+    def label(self) -> str:
+        """A short name, such as `concurrency=100` or `rate=2,constant`; one load has one."""
+        if self.mode == "concurrency":
+            return f"concurrency={self.concurrency}"
+        if self.mode == "rate":
+            process = f"gamma(cv={self.gamma_cv:g})" if self.gamma_cv else self.arrivals
+            return f"rate={self.rate_rps:g}" + ("" if process == "poisson" else f",{process}")
+        speedup = "" if self.speedup in (None, 1) else f",speedup={self.speedup:g}"
+        limit = "" if self.limit is None else f",limit={self.limit}"
+        return f"trace{limit}{speedup}"
+
+    def facts(self) -> dict[str, Any]:
+        """Return what manifests and summaries say of this load, ready for JSON."""
+        return {
+            "mode": self.mode,
+            "value": self.value,
+            "requests": self.requests,
+            "duration_s": None if self.duration_ns is None else self.duration_ns / 1e9,
+            "arrivals": self.arrivals,
+            "gamma_cv": self.gamma_cv,
+            "limit": self.limit,
+            "speedup": self.speedup,
+            "output_tokens": self.output_tokens.describe() if self.output_tokens else None,
+            "warmup": 0,
+        }
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return what makes two loads the same one: the facts, lengths in full."""
+        return {**self.facts(), "output_tokens": repr(self.output_tokens)}
+
+    def describe(self) -> str:
+        """Return what is asked, in a line of a plan."""
+        output = f", output {self.output_tokens.describe()} tokens" if self.output_tokens else ""
+        if self.mode == "concurrency":
+            return f"closed loop, {self.concurrency} at once, {self.requests} requests{output}"
+        if self.mode == "rate":
+            how = f"gamma (cv {self.gamma_cv:g})" if self.gamma_cv else self.arrivals
+            length = duration_text(self.duration_ns or 0)
+            return f"open loop, {self.rate_rps:g} starts a second ({how}) for {length}{output}"
+        rows = "all rows" if self.limit is None else f"at most {self.limit} rows"
+        return f"open loop, times of the trace ×{self.speedup:g}, {rows}"

@@ -1,0 +1,158 @@
+"""The sweep file as a typed, checked, frozen `SweepSpec`. The one door: `load_sweep`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from adapters.base import ToggleValue
+from harness.spec.designs import design_fault
+from harness.spec.errors import validated
+from harness.spec.lists import Asked, WorkloadChoice, read_asked
+from harness.spec.load import Load
+from harness.spec.models import LISTS, Lists, Sweep
+from harness.spec.problems import Problem, spec_error
+from harness.spec.toggles import (
+    ToggleChoice,
+    Toggles,
+    baseline_of,
+    read_toggles,
+    without_toggles,
+)
+from harness.spec.yaml_source import Source, read_source
+
+Design = Literal["one-at-a-time", "leave-one-out", "pairs", "full"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """The GPUs of the machine."""
+
+    gpu: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineChoice:
+    """An engine of the sweep, and what results call it."""
+
+    engine: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """Limits that a good answer keeps, in nanoseconds; None where there is no limit."""
+
+    ttft_ns: int | None = None
+    tpot_ns: int | None = None
+    e2e_ns: int | None = None
+
+    def facts(self) -> dict[str, float | None]:
+        """Return the limits in milliseconds, as manifests and summaries hold them."""
+        limits = {"ttft_ms": self.ttft_ns, "tpot_ms": self.tpot_ns, "e2e_ms": self.e2e_ns}
+        return {name: None if ns is None else ns / 1e6 for name, ns in limits.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSpec:
+    """A sweep as its author meant it; everything is checked and nothing is absent by accident."""
+
+    path: Path
+    name: str
+    model: str
+    hardware: Hardware
+    engines: tuple[EngineChoice, ...]
+    dtype: str
+    max_model_len: int  # prompt plus output of a request at most, in tokens
+    max_num_seqs: int
+    max_batched_tokens: int
+    memory_utilization: float
+    baseline: Mapping[str, ToggleValue]  # every toggle
+    toggles: tuple[ToggleChoice, ...]
+    design: Design
+    workloads: tuple[WorkloadChoice, ...]
+    loads: tuple[Load, ...]
+    pairs: tuple[tuple[WorkloadChoice, Load], ...]  # which load goes with which workload
+    cache: str
+    blocks: int
+    slo: Slo
+    max_failed_share: float
+    price_per_gpu_hour: float | None
+    seed: int
+    notes: tuple[str, ...]  # what the file asked for and does not get, with the reason
+
+
+def load_sweep(
+    path: Path,
+    *,
+    engines: Collection[str] = ("embedded",),
+    environment: Mapping[str, str] | None = None,
+) -> SweepSpec:
+    """Return the sweep that a file describes.
+
+    `engines` are the names of those that can be run. `${VARIABLES}` are filled from `environment`,
+    the process's own where it is None. Raises one `SpecError` that names every problem of the file.
+    """
+    source = read_source(path, os.environ if environment is None else environment)
+    problems: list[Problem] = []
+    toggles = read_toggles(source.data, problems)
+    context = {"folder": path.parent, "engines": tuple(engines)}
+    form, lists = _validated(without_toggles(source.data), context, problems)
+    asked = read_asked(lists, problems)
+    if form is not None and (fault := design_fault(form.design, toggles.choices)):
+        problems.append(Problem(("design",), fault))
+    if problems or form is None:
+        raise spec_error(str(path), problems, source.lines)
+    return _spec(source, form, toggles, asked)
+
+
+def _validated(
+    data: dict[str, Any], context: dict[str, Any], problems: list[Problem]
+) -> tuple[Sweep | None, Sweep | Lists]:
+    """Return the whole form, None when something is wrong with it; and the lists that are right."""
+    form, found = validated(Sweep, data, context=context)
+    if form is not None:
+        return form, form
+    problems.extend(found)
+    wrong = {problem.place[0] for problem in found if problem.place}
+    right = {key: data[key] for key in LISTS if key in data and key not in wrong}
+    return None, Lists.model_validate(right, context=context)
+
+
+def _spec(source: Source, form: Sweep, toggles: Toggles, asked: Asked) -> SweepSpec:
+    base, hardware = form.base, Hardware(gpu=form.hardware.gpu, count=form.hardware.count)
+    return SweepSpec(
+        path=source.path,
+        name=form.name
+        or re.sub(r"[^A-Za-z0-9._-]+", "-", source.path.stem).lstrip("._-")
+        or "sweep",
+        model=form.model,
+        hardware=hardware,
+        engines=tuple(
+            EngineChoice(engine=choice.engine, label=choice.label or choice.engine)
+            for choice in form.engines
+        ),
+        dtype=base.dtype,
+        max_model_len=base.max_model_len,
+        max_num_seqs=base.max_num_seqs,
+        max_batched_tokens=base.max_batched_tokens,
+        memory_utilization=base.memory_utilization,
+        baseline=baseline_of(toggles, hardware.count),
+        toggles=toggles.choices,
+        design=form.design,
+        workloads=asked.workloads,
+        loads=asked.loads,
+        pairs=asked.pairs,
+        cache=form.cache,
+        blocks=form.blocks,
+        slo=Slo(ttft_ns=form.slo.ttft, tpot_ns=form.slo.tpot, e2e_ns=form.slo.e2e),
+        max_failed_share=form.max_failed_share,
+        price_per_gpu_hour=form.price_per_gpu_hour,
+        seed=form.seed,
+        notes=asked.notes,
+    )

@@ -1,0 +1,240 @@
+"""Doing what was planned: start, ask, prove, store, run by run. Nothing is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Protocol
+
+from adapters.base import Endpoint, EngineAdapter, EngineError, ServerCounters
+from adapters.embedded.adapter import EmbeddedEndpoint
+from harness import __version__
+from harness.clock import VirtualClock, run_virtual, virtual_loop
+from harness.environment import git_commit, host_facts
+from harness.evidence import Exercise, Triple, contradictions, examine
+from harness.loadgen import play
+from harness.plan.document import plan_document
+from harness.plan.planned import Plan, PlannedRun
+from harness.question import Question, question_of
+from harness.schedule import ClosedLoop, Schedule
+from harness.virtual_client import VirtualClient
+from results.records import RequestRecord
+from results.store import create_sweep, write_run, write_sweep
+from workloads.base import Conversation
+
+_VIRTUAL_CERTIFICATE = {
+    "verdict": None,
+    "reasons": ["virtual time: the client takes none, so there is nothing to certify"],
+}
+# Gauges, not totals: their value at the end counts, not the difference over the run.
+_GAUGES = frozenset({"peak_running"})
+
+
+class SweepProgress(Protocol):
+    """Who wants to know how far the sweep is."""
+
+    def started(self, run: PlannedRun, requests: int) -> None:
+        """Note that `run` begins, with so many requests."""
+        ...
+
+    def answered(self, record: RequestRecord) -> None:
+        """Note that one request of the present run has ended."""
+        ...
+
+    def ended(self, run: PlannedRun, status: str) -> None:
+        """Note that `run` is stored, and how it came out."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of one run."""
+
+    records: list[RequestRecord]
+    status: str
+    reason: str | None
+    facts: dict[str, Any]  # what only the run itself could tell, for its manifest
+
+
+class Sweep:
+    """One sweep on its way through its plan."""
+
+    def __init__(self, plan: Plan, adapters: Mapping[str, EngineAdapter], directory: Path) -> None:
+        self._plan = plan
+        self._adapters = adapters
+        self._directory = directory
+        self._questions: dict[tuple[str, str, int], Question] = {}
+        self._ceilings: dict[tuple[str, str, int, int], float | None] = {}
+        self._about = {
+            "host": host_facts(),
+            "harness_version": __version__,
+            "git_commit": git_commit(),
+        }
+
+    def run(self, progress: SweepProgress) -> bool:
+        """Run all that is planned and store it; return whether every run came out ok.
+
+        Each run is stored when it ends: an interrupt loses the one that it interrupts. Raises
+        `StoreError` when the folder exists or cannot be written.
+        """
+        create_sweep(self._directory)
+        write_sweep(self._directory, self._document())
+        statuses = []
+        for _, group in groupby(self._plan.planned, key=lambda run: run.group):
+            for run, outcome in self._run_group(list(group), progress):
+                write_run(self._directory, run.key, self._manifest(run, outcome), outcome.records)
+                progress.ended(run, outcome.status)
+                statuses.append(outcome.status)
+        return all(status == "ok" for status in statuses)
+
+    def _run_group(
+        self, runs: list[PlannedRun], progress: SweepProgress
+    ) -> Iterator[tuple[PlannedRun, Outcome]]:
+        """Yield the runs of one server start with what came of them."""
+        arm, done = runs[0].arm, 0
+        try:
+            with self._adapters[arm.engine].start(arm.settings) as endpoint:
+                for run in runs:
+                    question = self._question(run)
+                    progress.started(run, question.requests)
+                    yield run, self._ask(run, question, endpoint, progress.answered)
+                    done += 1
+        except EngineError as error:  # ends the runs of this start, not the sweep
+            reason = "; ".join([str(error), *getattr(error, "__notes__", [])])
+            for run in runs[done:]:
+                yield run, Outcome(records=[], status="failed", reason=reason, facts={})
+
+    def _ask(
+        self,
+        run: PlannedRun,
+        question: Question,
+        endpoint: Endpoint,
+        answered: Callable[[RequestRecord], None],
+    ) -> Outcome:
+        """Play one run against a cold engine and hold what it did against what was asked."""
+        schedule = question.schedule(run.load, self._ramp_ns(run, question, endpoint))
+        endpoint.reset()
+        before = endpoint.counters()
+        started = datetime.now(UTC)
+        records = _play(endpoint, schedule, question.conversations, answered)
+        counters = _difference(before, endpoint.counters())
+        ceiling = self._ceiling(run, question)
+        exercise = Exercise(
+            prefix_hit_ceiling=ceiling,
+            longest_prompt_tokens=question.longest_prompt_tokens,
+            most_in_flight=run.load.concurrency or len(question.conversations),
+        )
+        triples = examine(run.arm.settings, endpoint.effective(), counters, exercise)
+        status, reason = _judge(records, triples, self._plan.spec.max_failed_share)
+        facts = {
+            "engine_version": endpoint.engine_version,
+            "engine_kind": endpoint.engine_kind,
+            "clock": "virtual",
+            "clock_origin_ns": 0,
+            "started": started.isoformat(timespec="seconds"),
+            "certificate": _VIRTUAL_CERTIFICATE,
+            "evidence": {toggle: asdict(triple) for toggle, triple in triples.items()},
+            "counters": asdict(counters),
+            "prefix_hit_ceiling": ceiling,
+            "facts": dict(endpoint.facts()),
+        }
+        return Outcome(records=records, status=status, reason=reason, facts=facts)
+
+    def _question(self, run: PlannedRun) -> Question:
+        """Return what the run asks; all arms of a block ask the same."""
+        key = (run.workload.name, run.load.label, run.block)
+        if key not in self._questions:
+            self._questions = {k: q for k, q in self._questions.items() if k[2] == run.block}
+            self._questions[key] = question_of(run)
+        return self._questions[key]
+
+    def _ramp_ns(self, run: PlannedRun, question: Question, endpoint: Endpoint) -> int:
+        """Return the service time of the first request on the idle engine, in nanoseconds.
+
+        The slots of a closed loop start spread over it. Leaves the engine warm.
+        """
+        if run.load.concurrency in (None, 1):
+            return 0
+        first = question.conversations[0]
+        alone = Conversation(conversation_id=first.conversation_id, turns=first.turns[:1])
+        records = _play(endpoint, ClosedLoop(concurrency=1), (alone,), lambda _: None)
+        return records[0].closed_ns
+
+    def _ceiling(self, run: PlannedRun, question: Question) -> float | None:
+        block_tokens = int(run.arm.settings.toggles["block_size"].kind)
+        key = (run.workload.name, run.load.label, run.block, block_tokens)
+        if key not in self._ceilings:
+            self._ceilings[key] = question.prefix_hit_ceiling(block_tokens)
+        return self._ceilings[key]
+
+    def _document(self) -> dict[str, Any]:
+        """Return `sweep.json`: what was planned, when, and the text that it was planned from."""
+        return {
+            **plan_document(self._plan),
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "sweep": self._plan.spec.path.read_text(encoding="utf-8"),
+        }
+
+    def _manifest(self, run: PlannedRun, outcome: Outcome) -> dict[str, Any]:
+        spec, question = self._plan.spec, self._question(run)
+        return {
+            **run.facts(),
+            **self._about,
+            **outcome.facts,
+            "model": spec.model,
+            "hardware": asdict(spec.hardware),
+            "sweep_seed": spec.seed,
+            "status": outcome.status,
+            "reason": outcome.reason,
+            "skipped_rows": question.skipped,
+            "notes": list(question.notes),
+            "slo": spec.slo.facts(),
+            "max_failed_share": spec.max_failed_share,
+            "price_per_gpu_hour": spec.price_per_gpu_hour,
+        }
+
+
+def _play(
+    endpoint: Endpoint,
+    schedule: Schedule,
+    conversations: tuple[Conversation, ...],
+    answered: Callable[[RequestRecord], None],
+) -> list[RequestRecord]:
+    """Return the records of one run on virtual time."""
+    if not isinstance(endpoint, EmbeddedEndpoint):
+        raise TypeError(f"no client reaches {type(endpoint).__name__}")
+
+    async def asking() -> list[RequestRecord]:
+        loop = virtual_loop()
+        client = VirtualClient(endpoint.core, loop)
+        return await play(client, VirtualClock(loop), schedule, conversations, progress=answered)
+
+    return run_virtual(asking())
+
+
+def _difference(before: ServerCounters, after: ServerCounters) -> ServerCounters:
+    """Return what the counters moved by; None where the server does not count."""
+    first, last = asdict(before), asdict(after)
+    moved = {
+        name: value if value is None or name in _GAUGES else value - (first[name] or 0)
+        for name, value in last.items()
+    }
+    return ServerCounters(**moved)
+
+
+def _judge(
+    records: list[RequestRecord], triples: Mapping[str, Triple], max_failed_share: float
+) -> tuple[str, str | None]:
+    """Return a run's status and, where it is not ok, the reason."""
+    wrong = contradictions(triples)
+    if wrong:
+        return "void", "; ".join(wrong)
+    failed = sum(
+        record.error_kind is not None or not len(record.token_events) for record in records
+    )
+    if failed > max_failed_share * len(records):
+        return "failed", f"{failed} of {len(records)} requests failed"
+    return "ok", None

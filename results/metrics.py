@@ -1,0 +1,296 @@
+"""The only formulas: from the records of a run to its metrics. `docs/metrics.md` in code.
+
+Inside the tables here an absent figure is NaN, which is how pandas writes "not there"; what leaves
+this module as a metric is a number or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from results.names import is_open_loop
+from results.parquet import RecordTable
+from results.statistics import describe
+from results.window import Window, measured_window
+
+Floats = NDArray[np.float64]
+NO_TOKEN = "no_token"  # noqa: S105 - a kind of failure: the stream ended well and brought nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunFigures:
+    """What one run came to: a row per request, the window, and the metrics of the run."""
+
+    requests: pd.DataFrame  # as `per_request` makes it, with `measured` and `good`
+    window: Window
+    metrics: dict[str, Any]  # keys as in `results.names`, and `failures`
+
+
+def run_figures(table: RecordTable, manifest: Mapping[str, Any]) -> RunFigures:
+    """Return every metric of one stored run. Changes neither argument."""
+    requests = per_request(table, open_loop=is_open_loop(manifest["load"]))
+    window = measured_window(requests, manifest["load"])
+    requests["measured"] = window.measured
+    requests["good"] = meets_slo(requests, manifest.get("slo") or {})
+    has_slo = any(limit is not None for limit in (manifest.get("slo") or {}).values())
+    metrics = {
+        **latencies(table, requests),
+        **rates(table, requests, window),
+        **(goodput(requests, window) if has_slo else {"goodput_rps": None, "goodput_share": None}),
+        **from_counters(manifest.get("counters") or {}),
+        "prefix_hit_ceiling": manifest.get("prefix_hit_ceiling"),
+        "failures": failures(requests),
+    }
+    metrics.update(per_gpu_and_user(metrics, manifest))
+    return RunFigures(requests=requests, window=window, metrics=metrics)
+
+
+def per_request(table: RecordTable, *, open_loop: bool) -> pd.DataFrame:
+    """Return one row a request: its times in ns of the run, its token counts, its latencies in ms.
+
+    `placed_ns` is when it was sent, or was due where it never was. Latencies of a failed request
+    are absent. The `scheduled_` ones are absent in closed loop, where nothing is due at a time of
+    its own. Times are float: whole numbers of nanoseconds up to 2^53, 104 days, stay exact.
+    """
+    columns = table.columns
+    first, last, first_tokens, event_sum = _event_ends(table)
+    sent, scheduled, closed = (_floats(columns[f"{n}_ns"]) for n in ("sent", "scheduled", "closed"))
+    error = columns["error_kind"].astype(object)
+    failure = error.where(columns["error_kind"].notna(), None)
+    failure = failure.mask(columns["error_kind"].isna() & np.isnan(first), NO_TOKEN)
+    ok = failure.isna().to_numpy()
+    counted = _floats(columns["output_tokens"])
+    tokens = np.where(np.isnan(counted), event_sum, counted)
+    later = tokens - first_tokens
+    gap_seen = ok & (np.diff(table.offsets) >= 2) & (later > 0)
+    due = scheduled if open_loop else np.full(len(table), np.nan)
+    figures = {
+        "ttft_ms": first - sent,
+        "scheduled_ttft_ms": first - due,
+        "tpot_ms": np.divide(last - first, later, out=np.full(len(table), np.nan), where=gap_seen),
+        "e2e_ms": last - sent,
+        "scheduled_e2e_ms": last - due,
+        "tail_ms": closed - last,
+    }
+    return pd.DataFrame(
+        {
+            "request_id": columns["request_id"],
+            "conversation": columns["conversation"],
+            "turn": _floats(columns["turn"]),
+            "scheduled_ns": scheduled,
+            "sent_ns": sent,
+            "placed_ns": np.where(np.isnan(sent), scheduled, sent),
+            "first_token_ns": first,
+            "last_token_ns": last,
+            "closed_ns": closed,
+            "ok": ok,
+            "failure": failure,
+            "asked_tokens": _floats(columns["asked_tokens"]),
+            "prompt_tokens": _floats(columns["prompt_tokens"]),
+            "output_tokens": tokens,
+            "server_counted": (columns["output_tokens_source"] == "usage").fillna(value=False),
+            "token_times_known": ok & (event_sum == tokens),
+            **{name: np.where(ok, span_ns / 1e6, np.nan) for name, span_ns in figures.items()},
+        }
+    )
+
+
+def _floats(column: pd.Series[Any]) -> Floats:
+    return column.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def _event_ends(table: RecordTable) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return per request: times of first and last token event, tokens of the first, of all."""
+    begin, end = table.offsets[:-1], table.offsets[1:]
+    some = end > begin
+    first, last, first_tokens = (np.full(len(table), np.nan) for _ in range(3))
+    first[some] = table.event_time_ns[begin[some]]
+    last[some] = table.event_time_ns[end[some] - 1]
+    first_tokens[some] = table.event_tokens[begin[some]]
+    return first, last, first_tokens, _sum_per_request(table, table.event_tokens)
+
+
+def _sum_per_request(table: RecordTable, values: NDArray[np.int64]) -> Floats:
+    """Return the sum of `values`, one an event, over each request; 0 for one without events."""
+    running = np.concatenate([[0], np.cumsum(values)])
+    return np.asarray(running[table.offsets[1:]] - running[table.offsets[:-1]], np.float64)
+
+
+def latencies(table: RecordTable, requests: pd.DataFrame) -> dict[str, Any]:
+    """Return the statistics of each latency over the measured requests that did not fail."""
+    chosen = (requests["ok"] & requests["measured"]).to_numpy()
+    known = chosen & requests["token_times_known"].to_numpy()
+    own = ("ttft_ms", "scheduled_ttft_ms", "tpot_ms", "e2e_ms", "scheduled_e2e_ms", "tail_ms")
+    stated: dict[str, Any] = {name: _describe(requests.loc[chosen, name]) for name in own}
+    # Gaps of one answer are alike: P99 is as sure as the number of answers makes it.
+    gaps, owners = chunk_gaps_ms(table, chosen)
+    stated["chunk_gap_ms"] = describe(gaps, independent=owners)
+    gaps, owners = token_gaps_ms(table, known)
+    stated["itl_ms"] = describe(gaps, independent=owners)
+    return stated
+
+
+def _describe(column: pd.Series[Any]) -> dict[str, float | int | bool] | None:
+    return describe(column.dropna().to_numpy())
+
+
+def chunk_gaps_ms(table: RecordTable, chosen: NDArray[np.bool_]) -> tuple[Floats, int]:
+    """Return the gaps between token events of the chosen requests, and how many requests have one.
+
+    In ms, request by request: what a reader sees as a stall, however many tokens a gap brought.
+    """
+    gaps, inside = _gaps(table, chosen)
+    return gaps[inside], int((chosen & (np.diff(table.offsets) >= 2)).sum())
+
+
+def token_gaps_ms(table: RecordTable, chosen: NDArray[np.bool_]) -> tuple[Floats, int]:
+    """Return the gaps between tokens of the chosen requests, and how many requests have one.
+
+    In ms. An event with m tokens after a gap g gives m gaps of g/m. The time to the first event is
+    no gap. Choose only requests whose events say how many tokens they brought.
+    """
+    gaps, inside = _gaps(table, chosen)
+    tokens = table.event_tokens[1:][inside]
+    owners = int((chosen & (np.diff(table.offsets) >= 2)).sum())
+    if (tokens == 1).all():
+        return gaps[inside], owners
+    return np.repeat(gaps[inside] / np.maximum(tokens, 1), tokens), owners
+
+
+def _gaps(table: RecordTable, chosen: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return the gap in ms before each event but the very first, and which lie in a chosen request.
+
+    events   a0 a1 a2 | b0 b1        entry i is event i + 1 minus event i;
+    gaps       0  1   2   3          entry 2 spans two requests and is inside neither
+    """
+    inside = np.repeat(chosen, np.diff(table.offsets))[1:]
+    borders = table.offsets[1:-1]
+    inside[borders[(borders > 0) & (borders < len(table.event_time_ns))] - 1] = False
+    return np.diff(table.event_time_ns) / 1e6, inside
+
+
+def rates(table: RecordTable, requests: pd.DataFrame, window: Window) -> dict[str, Any]:
+    """Return tokens and requests a second: inside the window, and over the whole run.
+
+    A token counts when its event lies inside the window, whenever its request was sent; a prompt
+    with its first token event, a request with its last. Failed requests bring nothing. Where the
+    events of an answer do not say their tokens, its tokens are spread over its events evenly.
+    """
+    output = _output_tokens_inside(table, requests, window)
+    prompts = requests["prompt_tokens"].to_numpy()
+    begun = requests["ok"].to_numpy() & window.holds(requests["first_token_ns"].to_numpy())
+    ended = requests["ok"].to_numpy() & window.holds(requests["last_token_ns"].to_numpy())
+    prompt = float(prompts[begun].sum())  # NaN as soon as the server did not count one of them
+    return {
+        "output_tokens_per_s": _per(output, window.length_s),
+        "output_tokens_per_s_whole_run": _whole_run_rate(requests),
+        "total_tokens_per_s": None if np.isnan(prompt) else _per(output + prompt, window.length_s),
+        "requests_per_s": _per(float(ended.sum()), window.length_s),
+    }
+
+
+def _output_tokens_inside(table: RecordTable, requests: pd.DataFrame, window: Window) -> float:
+    seen = _sum_per_request(table, table.event_tokens)
+    inside = _sum_per_request(table, table.event_tokens * window.holds(table.event_time_ns))
+    counts = requests["ok"].to_numpy() & (seen > 0)
+    tokens = requests["output_tokens"].to_numpy()
+    return float((inside[counts] * tokens[counts] / seen[counts]).sum())
+
+
+def _whole_run_rate(requests: pd.DataFrame) -> float | None:
+    """Return output tokens a second from the first send to the last end."""
+    if requests.empty:
+        return None
+    length_ns = requests["closed_ns"].max() - requests["placed_ns"].min()
+    tokens = float(requests.loc[requests["ok"], "output_tokens"].sum())
+    return _per(tokens, length_ns / 1e9)
+
+
+def _per(amount: float, length: float | None) -> float | None:
+    return amount / length if length is not None and length > 0 else None
+
+
+def meets_slo(requests: pd.DataFrame, slo: Mapping[str, float | None]) -> NDArray[np.bool_]:
+    """Return which requests met every limit in `slo` (`ttft_ms`, `tpot_ms`, `e2e_ms`).
+
+    In open loop TTFT and E2E count from when the request was due. A failed request meets none. An
+    answer whose TPOT cannot be seen (one token, or all in one event) cannot miss that limit.
+    """
+    good = requests["ok"].to_numpy(copy=True)
+    for name, limit in slo.items():
+        if limit is not None:
+            good &= ~(_judged(requests, name) > limit)
+    return good
+
+
+def _judged(requests: pd.DataFrame, name: str) -> Floats:
+    scheduled = requests.get(f"scheduled_{name}")
+    if scheduled is None:
+        return requests[name].to_numpy()
+    return scheduled.fillna(requests[name]).to_numpy()
+
+
+def goodput(requests: pd.DataFrame, window: Window) -> dict[str, Any]:
+    """Return good requests that ended inside the window a second, and their share of all measured.
+
+    The rate counts as `requests_per_s` does, so it is never above it.
+    """
+    ended = requests["good"].to_numpy() & window.holds(requests["last_token_ns"].to_numpy())
+    measured = requests.loc[requests["measured"], "good"]
+    return {
+        "goodput_rps": _per(float(ended.sum()), window.length_s),
+        "goodput_share": float(measured.mean()) if len(measured) else None,
+    }
+
+
+def failures(requests: pd.DataFrame) -> dict[str, int]:
+    """Return how many requests of the whole run failed, by kind; empty when none did."""
+    counts = requests["failure"].dropna().value_counts()
+    return {str(kind): int(count) for kind, count in sorted(counts.items())}
+
+
+def from_counters(counters: Mapping[str, float | None]) -> dict[str, Any]:
+    """Return what the server's counters say, from their change over the run.
+
+    A server that does not count, one that was asked nothing, and one that restarted (its counters
+    fell) all give None. `mean_accepted_length` leaves out the token that verifying gives anyway.
+    """
+    counted = {name: value for name, value in counters.items() if value is not None and value >= 0}
+    preemptions = counted.get("preemptions")
+    return {
+        "prefix_hit_rate": _share(counted, "cached_prompt_tokens", "prompt_tokens"),
+        "acceptance_rate": _share(counted, "accepted_tokens", "drafted_tokens"),
+        "mean_accepted_length": _share(counted, "accepted_tokens", "verify_steps"),
+        "preemptions": None if preemptions is None else int(preemptions),
+    }
+
+
+def _share(counted: Mapping[str, float], part: str, whole: str) -> float | None:
+    if part not in counted or not counted.get(whole):
+        return None
+    return counted[part] / counted[whole]
+
+
+def per_gpu_and_user(metrics: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics that others are divided into: by GPUs, by users, by money.
+
+    A user's tokens a second are 1 / mean TPOT: how fast an answer flows once it has begun.
+    """
+    gpus, price = manifest.get("gpus"), manifest.get("price_per_gpu_hour")
+    output, total = metrics["output_tokens_per_s"], metrics["total_tokens_per_s"]
+    tpot_ms = metrics["tpot_ms"]["mean"] if metrics["tpot_ms"] else None
+    cost = None
+    if output and gpus and price is not None:
+        cost = price * gpus / (output * 3600) * 1e6
+    return {
+        "output_tokens_per_s_per_user": 1000 / tpot_ms if tpot_ms else None,
+        "output_tokens_per_s_per_gpu": output / gpus if output is not None and gpus else None,
+        "total_tokens_per_s_per_gpu": total / gpus if total is not None and gpus else None,
+        "cost_per_million_output_tokens": cost,
+    }

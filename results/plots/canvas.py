@@ -1,0 +1,154 @@
+"""What all figures share: size, look, head, mark of a simulation, log axes, the PNG itself."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from PIL import Image
+
+from results.figures import PlannedFigure
+from results.panels import Panel, load_title
+from results.plots.layout import Box, log_ticks
+from results.remarks import engines
+
+Row = Mapping[str, Any]
+Look = dict[str, Any]  # properties that matplotlib takes by name
+DPI = 200
+WIDTH_IN = 8.0  # 1600 pixels
+PALETTE_SIZE = 128
+LOADS_A_LINE = 4  # names of loads in one line of a legend
+HATCH = "//////"  # of what takes no part in the comparison
+INK, FAINT, GRID = "#1a1a1a", "#6b6b6b", "#dddddd"
+# Okabe and Ito's palette, which colour-blind readers can tell apart; yellow is too pale on white.
+LOAD_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+LOAD_MARKERS = ("o", "s", "D", "^", "v", "P")
+STYLE: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 7.5,
+    "text.parse_math": False,  # a name may hold a dollar sign
+    "text.color": INK,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "hatch.linewidth": 0.5,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "grid.color": GRID,
+    "grid.linewidth": 0.5,
+    "figure.facecolor": "white",
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Our own look, whatever the reader's matplotlibrc says; put back afterwards."""
+    with mpl.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # names in any script
+        mpl.rcdefaults()
+        mpl.rcParams.update(cast("Any", STYLE))
+        yield
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a PNG of few colours: a quarter of the size, so that a report can hold many."""
+    canvas: Any = FigureCanvasAgg(figure)  # Any: matplotlib types neither of the two methods
+    canvas.draw()
+    pixels = np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[:, :, :3])
+    few = Image.fromarray(pixels).quantize(
+        PALETTE_SIZE, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE
+    )
+    few.save(path)
+
+
+def new_figure(summary: Row, planned: PlannedFigure, height_in: float) -> Figure:
+    """An empty figure with title, what was run, caption and, if so, the mark of a simulation."""
+    figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DPI)
+    FigureCanvasAgg(figure)  # texts are measured on it
+    top = 1 - 0.14 / height_in
+    title = figure.text(0.015, top, planned.title, weight="bold", fontsize=10, va="top")
+    room = 0.86 * WIDTH_IN * DPI / extent(title).width
+    title.set_fontsize(min(10.0, 10.0 * room))
+    ran = f"{summary['model']} · {summary['hardware']['count']} × {summary['hardware']['gpu']} · "
+    ran += engines(summary)[planned.label]
+    figure.text(0.015, top - 0.23 / height_in, ran, color=FAINT, va="top")
+    caption = textwrap.fill(planned.caption, 165)
+    figure.text(0.015, 0.08 / height_in, caption, color=FAINT, fontsize=6.5, va="bottom")
+    if summary["simulated"]:
+        ground = {"facecolor": "#B23A00", "edgecolor": "none", "boxstyle": "round,pad=0.35"}
+        look: Look = {
+            "weight": "bold",
+            "color": "white",
+            "ha": "right",
+            "va": "top",
+            "bbox": ground,
+        }
+        figure.text(0.985, top, "SIMULATED", **look)
+    return figure
+
+
+def extent(text: Text) -> Box:
+    """Where a text lies, in pixels."""
+    box = text.get_window_extent()
+    return Box(left=box.x0, bottom=box.y0, width=box.width, height=box.height)
+
+
+def load_style(planned: PlannedFigure, panel: Panel) -> tuple[str, str]:
+    """Return the colour and the marker of a load: the same in every figure of its workload."""
+    i = planned.first_load + planned.panels.index(panel)
+    return LOAD_COLOURS[i % len(LOAD_COLOURS)], LOAD_MARKERS[i % len(LOAD_MARKERS)]
+
+
+def head_in(planned: PlannedFigure) -> float:
+    """Return how high title, what was run and the names of the loads stand, in inches."""
+    return 0.55 + 0.17 * math.ceil(len(planned.panels) / LOADS_A_LINE)
+
+
+def load_legend(figure: Figure, planned: PlannedFigure, height_in: float) -> None:
+    """Name the loads in one line under the head, where no data are."""
+    handles = [
+        Line2D([], [], linestyle="", color=colour, marker=marker, markersize=5)
+        for colour, marker in (load_style(planned, panel) for panel in planned.panels)
+    ]
+    figure.legend(
+        handles,
+        [load_title(panel.load) for panel in planned.panels],
+        loc="upper left",
+        bbox_to_anchor=(0.008, 1 - 0.52 / height_in),
+        ncols=LOADS_A_LINE,
+        frameon=False,
+        handletextpad=0.1,
+        columnspacing=1.5,
+        borderpad=0,
+    )
+
+
+def log_axis(
+    axes: Axes, which: str, limits: tuple[float, float], prefix: str = "", closest: float = 0.12
+) -> None:
+    """Give one axis log scale, limits, and ticks that read as plain numbers."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axes.set(**{f"{which}scale": "log", f"{which}lim": limits})
+    inner = (limits[1] / limits[0]) ** 0.03  # a tick at the very edge runs into the next panel
+    axis.set_major_locator(FixedLocator(log_ticks(limits[0] * inner, limits[1] / inner, closest)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{prefix}{value:,.6g}"))
+    axes.grid(visible=True, axis="x" if which == "x" else "y")

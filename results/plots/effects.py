@@ -1,0 +1,167 @@
+"""The figure of toggle effects: ratios on a log axis, a row for each arm."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from results.effects import BASELINE, CONTROL
+from results.figures import PlannedFigure
+from results.names import HIGHER, kind
+from results.panels import METRIC_NAMES, VERDICT_MARKS, arm_lines, effect_lines
+from results.plots.canvas import (
+    DPI,
+    GRID,
+    HATCH,
+    INK,
+    WIDTH_IN,
+    Look,
+    extent,
+    head_in,
+    load_legend,
+    load_style,
+    log_axis,
+    new_figure,
+)
+from results.plots.layout import padded
+from results.units import ratio_text
+
+Row = Mapping[str, Any]
+
+_REACH = 2.0  # an interval that goes further beyond all ratios, as a factor, is cut off
+
+
+def effects_figure(summary: Row, planned: PlannedFigure) -> Figure:
+    """Return the ratios of the three primary metrics, a row for each arm, a mark for each load."""
+    arms = _by_size(planned)
+    row_in = max(0.25, 0.13 * len(planned.panels) + 0.04)
+    above_in, below_in = head_in(planned) + 0.3, 0.5
+    height_in = above_in + row_in * len(arms) + below_in
+    figure = new_figure(summary, planned, height_in)
+    load_legend(figure, planned, height_in)
+    columns = figure.subplots(1, 3, sharey=True)
+    names = ["\n".join(_name(planned, arm)) for arm in arms]
+    columns[0].set_yticks(range(len(arms)), names, fontsize=7)
+    columns[0].set_ylim(len(arms) - 0.5, -0.5)
+    left_px = max(extent(text).width for text in columns[0].get_yticklabels())
+    figure.subplots_adjust(
+        left=left_px / (WIDTH_IN * DPI) + 0.025,
+        right=0.985,
+        wspace=0.09,
+        top=1 - above_in / height_in,
+        bottom=below_in / height_in,
+    )
+    for i, axes in enumerate(columns):
+        _draw_column(summary, planned, arms, axes, i)
+    return figure
+
+
+def _by_size(planned: PlannedFigure) -> list[Row]:
+    """Arms that were compared, or should have been: largest change of throughput first."""
+
+    def size(arm: Row) -> float:
+        effects = [panel.effect(arm, panel.primary[0]) for panel in planned.panels]
+        ratios = [effect["ratio"] for effect in effects if effect and effect["ratio"]]
+        return max((abs(math.log(ratio)) for ratio in ratios), default=-1.0)
+
+    arms = [arm for arm in planned.arms if arm["arm"] != BASELINE]
+    return sorted(arms, key=lambda arm: (arm["arm"] == CONTROL, -size(arm)))
+
+
+def _name(planned: PlannedFigure, arm: Row) -> list[str]:
+    for panel in planned.panels:
+        effect = panel.effect(arm, panel.primary[0])
+        if effect is not None:
+            return [part for line in effect_lines(arm, effect) for part in textwrap.wrap(line, 34)]
+    return arm_lines(arm)
+
+
+def _draw_column(
+    summary: Row, planned: PlannedFigure, arms: Sequence[Row], axes: Axes, i: int
+) -> None:
+    """Draw one metric: a row for each arm, a mark for each load."""
+    margin, metrics = summary["margin"], [panel.primary[i] for panel in planned.panels]
+    axes.axvspan(1 - margin, 1 + margin, color="#e9e9e9", zorder=0)
+    axes.axvline(1, color=INK, linewidth=0.8, zorder=1)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    between, across = np.arange(len(arms) - 1) + 0.5, axes.get_yaxis_transform()
+    axes.hlines(between, 0, 1, GRID, linewidth=0.4, transform=across)
+    better = "better →" if kind(metrics[0]).better == HIGHER else "← better"
+    title = " / ".join(METRIC_NAMES[metric] for metric in dict.fromkeys(metrics))
+    axes.set_title(f"{title}   {better}", fontsize=8, weight="bold")
+    edges = _edges(
+        [panel.effect(arm, panel.primary[i]) for panel in planned.panels for arm in arms]
+    )
+    log_axis(axes, "x", padded(*edges, share=0.36), "×", 0.17)
+    depth = 0.76 / len(planned.panels)
+    for j, panel in enumerate(planned.panels):
+        colour, marker = load_style(planned, panel)
+        lane = _Lane(axes=axes, edges=edges, depth=depth, colour=colour, marker=marker)
+        for row, arm in enumerate(arms):
+            place = row + (j - (len(planned.panels) - 1) / 2) * depth
+            lane.draw(place, planned.arm_of(panel, arm), panel.effect(arm, panel.primary[i]))
+
+
+def _edges(effects: Sequence[Row | None]) -> tuple[float, float]:
+    """The smallest and largest ratio to be shown, and the intervals as far as they matter."""
+    found = [effect for effect in effects if effect and effect["ratio"]]
+    ratios = [effect["ratio"] for effect in found]
+    low, high = min([*ratios, 0.9]), max([*ratios, 1.1])
+    lows = [effect["low"] for effect in found if effect["low"]]
+    highs = [effect["high"] for effect in found if effect["high"]]
+    return max(min([*lows, low]), low / _REACH), min(max([*highs, high]), high * _REACH)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lane:
+    """The marks of one load in one metric's panel."""
+
+    axes: Axes
+    edges: tuple[float, float]  # no mark goes beyond
+    depth: float  # of the lane, in rows
+    colour: str
+    marker: str
+
+    def draw(self, place: float, arm: Row | None, effect: Row | None) -> None:
+        """Draw one arm: its ratio and interval, or that it takes no part."""
+        if arm is not None and arm["status"] != "ok":
+            self._hatch(place, arm["status"].upper())
+        if effect is not None and effect["ratio"]:
+            self._ratio(place, effect)
+
+    def _ratio(self, place: float, effect: Row) -> None:
+        ratio, verdict = effect["ratio"], effect["verdict"] or ""
+        low = max(effect["low"] or ratio, self.edges[0])
+        high = min(effect["high"] or ratio, self.edges[1])
+        line: Look = {"color": self.colour, "linewidth": 1.2, "solid_capstyle": "butt"}
+        self.axes.plot((low, high), (place, place), zorder=2, **line)
+        hollow = verdict in ("NO DIFFERENCE", "INCONCLUSIVE")
+        fill: Look = {"color": self.colour, "markerfacecolor": "white" if hollow else self.colour}
+        self.axes.plot(ratio, place, self.marker, markersize=4, zorder=3, **fill)
+        right = ratio >= 1
+        self.axes.annotate(
+            ratio_text(ratio) + VERDICT_MARKS.get(verdict, ""),
+            (high if right else low, place),
+            xytext=(4.5 if right else -4.5, -0.3),
+            textcoords="offset points",
+            fontsize=6,
+            color=self.colour,
+            ha="left" if right else "right",
+            va="center_baseline",
+        )
+
+    def _hatch(self, place: float, word: str) -> None:
+        across = self.axes.get_yaxis_transform()
+        look: Look = {"facecolor": "none", "edgecolor": "#b5b5b5", "hatch": HATCH, "linewidth": 0}
+        self.axes.barh(place, 1, self.depth, transform=across, zorder=0, **look)
+        ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+        words: Look = {"weight": "bold", "fontsize": 6, "ha": "center", "va": "center_baseline"}
+        self.axes.text(0.5, place, word, transform=across, color=self.colour, bbox=ground, **words)

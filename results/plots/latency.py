@@ -1,0 +1,143 @@
+"""The figure of TTFT and TPOT distributions: a row for each arm."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from results.effects import BASELINE
+from results.figures import PlannedFigure
+from results.panels import METRIC_NAMES, Panel, arm_title
+from results.plots.canvas import (
+    DPI,
+    FAINT,
+    HATCH,
+    INK,
+    WIDTH_IN,
+    Look,
+    extent,
+    load_style,
+    log_axis,
+    new_figure,
+)
+from results.plots.layout import outline, padded
+from results.units import ABSENT, latency_unit, significant
+
+Row = Mapping[str, Any]
+FIGURE_PLACES = {"p50": 1.14, "p99": 1.31}  # right edges of the figures, in widths of the axes
+
+
+def latency_figure(
+    summary: Row, planned: PlannedFigure, distributions: Mapping[str, pd.DataFrame]
+) -> Figure:
+    """Return TTFT and TPOT of the requests of each arm, in one panel."""
+    (panel,) = planned.panels
+    arms = [arm for arm in panel.arms if arm["label"] == planned.label]
+    height_in = 1.44 + 0.26 * len(arms)
+    figure = new_figure(summary, planned, height_in)
+    columns = figure.subplots(1, 2, sharey=True)
+    names = ["\n".join(textwrap.wrap(arm_title(arm), 34)) for arm in arms]
+    columns[0].set_yticks(range(len(arms)), names, fontsize=7)
+    columns[0].set_ylim(len(arms) - 0.5, -0.5)
+    left_px = max(extent(text).width for text in columns[0].get_yticklabels())
+    figure.subplots_adjust(
+        left=left_px / (WIDTH_IN * DPI) + 0.025,
+        right=0.885,
+        wspace=0.38,
+        top=1 - 0.82 / height_in,
+        bottom=0.6 / height_in,
+    )
+    for axes, metric in zip(columns, (panel.ttft, "tpot_ms"), strict=True):
+        samples = [_samples(panel, arm, metric, distributions) for arm in arms]
+        _latency_column(axes, arms, metric, samples, load_style(planned, panel)[0])
+    return figure
+
+
+def _samples(
+    panel: Panel, arm: Row, metric: str, distributions: Mapping[str, pd.DataFrame]
+) -> pd.Series[float]:
+    """The arm's measured requests of all blocks, in ms; those of a void arm too, to be hatched."""
+    frames = [
+        distributions[run["key"]] for run in panel.runs_of(arm) if run["key"] in distributions
+    ]
+    parts = [frame.loc[frame["measured"] & frame["ok"], metric] for frame in frames]
+    joined = pd.concat(parts).astype(float) if parts else pd.Series(dtype=float)
+    return joined[joined > 0]
+
+
+def _latency_column(
+    axes: Axes, arms: Sequence[Row], metric: str, samples: Sequence[pd.Series[float]], colour: str
+) -> None:
+    marks_ms = [value for arm in arms for value in _marks_ms(arm, metric) if value]
+    ends_ms = [end for series in samples for end in (series.min(), series.max()) if len(series)]
+    shown_ms = [*marks_ms, *ends_ms] or [1.0]
+    unit, factor = latency_unit(marks_ms)
+    low_ms, high_ms = padded(min(shown_ms), max(shown_ms), share=0.08)
+    log_axis(axes, "x", (low_ms * factor, high_ms * factor))
+    axes.set_xlabel(f"{METRIC_NAMES[f'{metric}.p50'].replace(' p50', '')}, {unit}")
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    for statistic, place in FIGURE_PLACES.items():
+        look: Look = {"fontsize": 6.5, "weight": "bold", "ha": "right", "va": "bottom"}
+        axes.text(place, 1.01, f"{statistic}\n{unit}", transform=axes.transAxes, **look)
+    column = _Column(axes=axes, metric=metric, factor=factor, colour=colour)
+    for place, (arm, series) in enumerate(zip(arms, samples, strict=True)):
+        column.draw(place, arm, series)
+
+
+def _marks_ms(arm: Row, metric: str) -> tuple[float | None, float | None]:
+    return arm["metrics"].get(f"{metric}.p50"), arm["metrics"].get(f"{metric}.p99")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """One latency of all arms: where and in which unit a row is drawn."""
+
+    axes: Axes
+    metric: str
+    factor: float  # ms → the unit of the axis
+    colour: str
+
+    def draw(self, place: int, arm: Row, series: pd.Series[float]) -> None:
+        """Draw the row of one arm: the shape of its requests, p50 and p99, and their figures."""
+        if len(series) > 1:
+            self._shape(place, arm, np.asarray(series, np.float64) * self.factor)
+        p50_ms, p99_ms = _marks_ms(arm, self.metric)
+        if arm["arm"] == BASELINE and p50_ms:
+            self.axes.axvline(p50_ms * self.factor, color=INK, linewidth=0.7, dashes=(4, 3))
+        self._mark(place, p50_ms, "p50", doubtful=False)
+        self._mark(place, p99_ms, "p99", doubtful=not arm["p99_reliable"])
+        if arm["status"] != "ok":
+            self._text(place, 0.985, arm["status"].upper(), weight="bold", color=FAINT)
+
+    def _shape(self, place: int, arm: Row, values: NDArray[np.float64]) -> None:
+        places, height = outline(values)
+        look: Look = {"facecolor": self.colour, "alpha": 0.38, "edgecolor": self.colour}
+        if arm["status"] != "ok":
+            look = {"facecolor": "none", "edgecolor": FAINT, "hatch": HATCH}
+        low, high = place - 0.4 * height, place + 0.4 * height
+        self.axes.fill_between(places, low, high, linewidth=0.4, **look)
+
+    def _mark(self, place: int, value_ms: float | None, statistic: str, *, doubtful: bool) -> None:
+        text = ABSENT
+        if value_ms is not None:
+            value = value_ms * self.factor
+            text = "~" * doubtful + significant(value)
+            half, width = (0.34, 1.6) if statistic == "p50" else (0.24, 0.9)
+            ends, line = (place - half, place + half), ":" if doubtful else "-"
+            self.axes.plot((value, value), ends, color=INK, linewidth=width, linestyle=line)
+        self._text(place, FIGURE_PLACES[statistic], text, fontsize=6.5)
+
+    def _text(self, place: int, x: float, text: str, **look: Any) -> None:
+        """Write right-aligned at the share `x` of the axis, on white."""
+        ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+        look = {"fontsize": 6, "ha": "right", "va": "center_baseline", "bbox": ground, **look}
+        self.axes.text(x, place, text, transform=self.axes.get_yaxis_transform(), **look)

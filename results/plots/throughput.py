@@ -1,0 +1,164 @@
+"""The figure of throughput against speed per user: a mark for each arm and load."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from results.effects import BASELINE
+from results.figures import SPEED, PlannedFigure
+from results.panels import Panel, arm_title, load_name
+from results.plots.canvas import (
+    DPI,
+    FAINT,
+    HATCH,
+    INK,
+    Look,
+    extent,
+    head_in,
+    load_legend,
+    load_style,
+    log_axis,
+    new_figure,
+)
+from results.plots.layout import Box, padded, place_labels
+
+Row = Mapping[str, Any]
+RATE = "output_tokens_per_s_per_gpu"
+GAP_PX = 7.0  # that two names in one line stay apart
+MARK_PX = 9.0 * DPI / 72  # side of the square that a mark takes
+
+
+def throughput_figure(summary: Row, planned: PlannedFigure) -> Figure:
+    """Return output tokens/s per GPU against those per user, for each arm at each load."""
+    missing = _missing(planned)
+    above_in, below_in = head_in(planned) + 0.14 + 0.13 * len(missing), 0.72
+    height_in = 3.62 + above_in + below_in
+    figure = new_figure(summary, planned, height_in)
+    load_legend(figure, planned, height_in)
+    axes = figure.add_axes((0.075, below_in / height_in, 0.91, 3.62 / height_in))
+    points = [
+        (panel, arm)
+        for panel in planned.panels
+        for arm in panel.arms
+        if arm["label"] == planned.label and arm["metrics"].get(SPEED) and arm["metrics"].get(RATE)
+    ]
+    axes.set_xlabel("output tokens/s for each user (1 / mean TPOT)")
+    axes.set_ylabel("output tokens/s per GPU")
+    for which, metric in (("x", SPEED), ("y", RATE)):
+        values = [arm["metrics"][metric] for _, arm in points] or [1.0]
+        log_axis(axes, which, padded(min(values), max(values), share=0.16, least=1.5))
+    for panel, arm in points:
+        _throughput_mark(axes, planned, panel, arm)
+    _throughput_labels(planned, axes, points, _throughput_texts(summary, planned, points))
+    look: Look = {"loc": "left", "fontsize": 6.5, "color": FAINT, "style": "italic"}
+    axes.set_title("\n".join(missing), **look)
+    return figure
+
+
+def _throughput_mark(axes: Axes, planned: PlannedFigure, panel: Panel, arm: Row) -> None:
+    colour, marker = load_style(planned, panel)
+    fine, base = arm["status"] == "ok", arm["arm"] == BASELINE
+    axes.scatter(
+        arm["metrics"][SPEED],
+        arm["metrics"][RATE],
+        s=70 if base else 24,
+        marker=marker,
+        facecolor=colour if fine else "none",
+        edgecolor=INK if base else colour,
+        linewidth=1.1 if base else 0.5,
+        hatch=None if fine else HATCH,
+        zorder=3 if base else 4,  # those close to the baseline stay visible on it
+        alpha=1 if base else 0.9,
+    )
+
+
+def _throughput_texts(
+    summary: Row, planned: PlannedFigure, points: Sequence[tuple[Panel, Row]]
+) -> list[tuple[Panel, Row, str]]:
+    """A name for each mark; those within the margin of the baseline share one text with it."""
+    texts: list[tuple[Panel, Row, str]] = []
+    for panel in planned.panels:
+        arms = [arm for owner, arm in points if owner is panel]
+        base = next((arm for arm in arms if arm["arm"] == BASELINE), None)
+        close = [arm for arm in arms if base and arm is not base and _close(arm, base, summary)]
+        for arm in arms:
+            if arm is base:
+                texts.append((panel, arm, _base_text(close, summary["margin"])))
+            elif arm not in close:
+                status = "" if arm["status"] == "ok" else f" ({arm['status'].upper()})"
+                texts.append((panel, arm, arm_title(arm).replace(" ⇒", "\n⇒") + status))
+    return texts
+
+
+def _close(arm: Row, base: Row, summary: Row) -> bool:
+    ratios = (arm["metrics"][metric] / base["metrics"][metric] for metric in (SPEED, RATE))
+    return all(abs(ratio - 1) <= summary["margin"] for ratio in ratios)
+
+
+def _base_text(close: Sequence[Row], margin: float) -> str:
+    if not close:
+        return BASELINE
+    names = ", ".join(arm_title(arm) for arm in close)
+    return f"baseline\nand within ±{100 * margin:.0f} % of it:\n{textwrap.fill(names, 44)}"
+
+
+def _throughput_labels(
+    planned: PlannedFigure,
+    axes: Axes,
+    drawn: Sequence[tuple[Panel, Row]],
+    texts: Sequence[tuple[Panel, Row, str]],
+) -> None:
+    """Write each name where it covers nothing, with a leader to its mark."""
+    colours = {panel.title: load_style(planned, panel)[0] for panel in planned.panels}
+    look: Look = {"xycoords": "figure pixels", "fontsize": 6.5, "va": "bottom", "linespacing": 1.15}
+    labels = [
+        axes.annotate(
+            text, (0, 0), color=INK if arm["arm"] == BASELINE else colours[panel.title], **look
+        )
+        for panel, arm, text in texts
+    ]
+    extents = [extent(label) for label in labels]
+    area = axes.get_window_extent()
+    points = _pixels(axes, [arm for _, arm, _ in texts])
+    boxes = place_labels(
+        points,
+        [(box.width + 2 * GAP_PX, box.height + 2) for box in extents],
+        Box(left=area.x0 + 4, bottom=area.y0 + 4, width=area.width - 8, height=area.height - 8),
+        _pixels(axes, [arm for _, arm in drawn]),
+        MARK_PX,
+    )
+    line = {"arrowstyle": "-", "color": "#9a9a9a", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
+    for label, point, box in zip(labels, points, boxes, strict=True):
+        label.set_position((box.left + GAP_PX, box.bottom + 1))
+        near = replace(box, left=box.left + GAP_PX, width=box.width - 2 * GAP_PX)
+        axes.annotate(
+            "",
+            point,
+            near.nearest(*point),
+            xycoords="figure pixels",
+            textcoords="figure pixels",
+            arrowprops=line,
+            zorder=2,
+        )
+
+
+def _pixels(axes: Axes, arms: Sequence[Row]) -> list[tuple[float, float]]:
+    places = [(arm["metrics"][SPEED], arm["metrics"][RATE]) for arm in arms]
+    return [(x, y) for x, y in axes.transData.transform(places)] if places else []
+
+
+def _missing(planned: PlannedFigure) -> list[str]:
+    """The arms that have no mark, and why, in lines: none is dropped in silence."""
+    names = [
+        f"{arm_title(arm)} at {load_name(panel.load)} ({arm['status'].upper()})"
+        for panel in planned.panels
+        for arm in panel.arms
+        if arm["label"] == planned.label and not arm["metrics"].get(SPEED)
+    ]
+    return textwrap.wrap("not drawn: " + "; ".join(names), 150) if names else []

@@ -1,0 +1,104 @@
+"""The measured window of a run: from when to when it is believed, and which requests count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from results.names import is_open_loop
+
+_LEAST_MEASURED = 3  # measured requests per slot, below which a closed loop has no steady state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Window:
+    """The part of a run that its rates are taken from.
+
+    steady:    events in (start, end], measured requests are those sent in it
+    whole-run: first send to last end, all requests are measured; `reason` says why
+    """
+
+    kind: Literal["steady", "whole-run"]
+    start_ns: float | None  # None: the run has no request
+    end_ns: float | None
+    reason: str | None  # of a whole run
+    measured: NDArray[np.bool_]  # per request, in the order of the records
+
+    @property
+    def length_s(self) -> float | None:
+        """Length in seconds; None when there is none to divide by."""
+        if self.start_ns is None or self.end_ns is None or self.end_ns <= self.start_ns:
+            return None
+        return (self.end_ns - self.start_ns) / 1e9
+
+    def holds(self, times_ns: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which of these times lie inside; an absent time (NaN) does not."""
+        if self.start_ns is None or self.end_ns is None:
+            return np.zeros(len(times_ns), np.bool_)
+        after = times_ns > self.start_ns if self.kind == "steady" else times_ns >= self.start_ns
+        return np.asarray(after & (times_ns <= self.end_ns), np.bool_)
+
+
+def measured_window(requests: pd.DataFrame, load: Mapping[str, Any]) -> Window:
+    """Return the measured window of a run, from the table that `metrics.per_request` makes.
+
+    Closed loop: slots start spread over one service time, and the first request of each is ramp;
+    the window runs from the last send of the ramp to the last send of the run.
+    Open loop: from the end of the warm-up to the last send.
+    Where that leaves too little, the whole run, with the reason.
+    """
+    if requests.empty:
+        return _whole_run(requests, "nothing was sent")
+    steady = _open_window(requests, load) if is_open_loop(load) else _closed_window(requests, load)
+    return _whole_run(requests, steady) if isinstance(steady, str) else steady
+
+
+def _closed_window(requests: pd.DataFrame, load: Mapping[str, Any]) -> Window | str:
+    placed = requests["placed_ns"].to_numpy()
+    first_turns = placed[first_turn(requests)]
+    slots = min(int(load["value"]), len(first_turns))
+    start, end = float(np.sort(first_turns)[slots - 1]), float(placed.max())
+    measured = placed > start
+    count, least = int(measured.sum()), _LEAST_MEASURED * int(load["value"])
+    if count < least:
+        return (
+            f"{count} requests were sent after the ramp, fewer than {_LEAST_MEASURED} for each "
+            f"of {int(load['value'])} slots ({least})"
+        )
+    return Window(kind="steady", start_ns=start, end_ns=end, reason=None, measured=measured)
+
+
+def _open_window(requests: pd.DataFrame, load: Mapping[str, Any]) -> Window | str:
+    placed = requests["placed_ns"].to_numpy()
+    warmup_ns = float(load.get("warmup") or 0) * 1e9  # seconds
+    start = float(requests["scheduled_ns"].min()) + warmup_ns
+    end = float(placed.max())
+    measured = placed >= start
+    if not measured.any() or end <= start:
+        return "no time passed between the end of the warm-up and the last send"
+    ended = requests["last_token_ns"].to_numpy()
+    if not (ended[measured] <= end).any():
+        return "a burst: no answer had ended when the last request was sent"
+    return Window(kind="steady", start_ns=start, end_ns=end, reason=None, measured=measured)
+
+
+def _whole_run(requests: pd.DataFrame, reason: str) -> Window:
+    empty = requests.empty
+    return Window(
+        kind="whole-run",
+        start_ns=None if empty else float(requests["placed_ns"].min()),
+        end_ns=None if empty else float(requests["closed_ns"].max()),
+        reason=reason,
+        measured=np.ones(len(requests), np.bool_),
+    )
+
+
+def first_turn(requests: pd.DataFrame) -> NDArray[np.bool_]:
+    """Return which requests are the first of their conversation."""
+    first = requests.groupby("conversation", sort=False)["turn"].transform("min")
+    return np.asarray(requests["turn"] == first, np.bool_)

@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from PIL import Image
+from summaries import ARMS, Fixture, as_open_loop, make_distributions, make_summary, only
+
+from results.figures import PlannedFigure, planned_figures
+from results.plots import draw_all
+from results.plots.canvas import style
+from results.plots.effects import effects_figure
+from results.plots.latency import latency_figure
+from results.plots.throughput import throughput_figure
+
+SIMULATED = make_summary()
+REAL = make_summary(Fixture(simulated=False, blocks=5, skipped="quantization=int8"))
+OPEN = as_open_loop(SIMULATED)
+
+
+@pytest.fixture(autouse=True)
+def look() -> Iterator[None]:
+    with style():
+        yield
+
+
+def drawn(summary: dict[str, Any], planned: PlannedFigure) -> Figure:
+    if planned.kind == "effects":
+        return effects_figure(summary, planned)
+    if planned.kind == "throughput":
+        return throughput_figure(summary, planned)
+    frames = {
+        key: frame.assign(scheduled_ttft_ms=frame["ttft_ms"])
+        for key, frame in make_distributions(SIMULATED).items()
+    }
+    return latency_figure(summary, planned, frames)
+
+
+def texts(figure: Figure) -> list[Text]:
+    """All texts that a reader sees, in their final places."""
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.draw()
+    found = figure.findobj(Text)
+    return [text for text in found if isinstance(text, Text) and text.get_text().strip()]
+
+
+def words(figure: Figure) -> str:
+    return " ".join(" ".join(text.get_text() for text in texts(figure)).split())
+
+
+def planned(summary: dict[str, Any], kind: str, place: int = -1) -> PlannedFigure:
+    return [figure for figure in planned_figures(summary) if figure.kind == kind][place]
+
+
+@pytest.mark.parametrize("summary", [SIMULATED, REAL, OPEN], ids=["simulated", "real", "open"])
+@pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
+def test_no_two_texts_of_a_figure_touch_and_all_are_inside(
+    summary: dict[str, Any], kind: str
+) -> None:
+    """With 15 arms and two loads every text is whole, and none lies on another."""
+    figure = drawn(summary, planned(summary, kind))
+
+    seen = [text for text in texts(figure) if text.get_visible()]
+    boxes = [text.get_window_extent() for text in seen]
+    ticks = {text for axes in figure.axes for text in axes.get_xticklabels()}
+    for (one, box), (two, other) in itertools.combinations(zip(seen, boxes, strict=True), 2):
+        across = min(box.x1, other.x1) - max(box.x0, other.x0)
+        up = min(box.y1, other.y1) - max(box.y0, other.y0)
+        assert min(across, up) <= 3, f"{one.get_text()!r} lies on {two.get_text()!r}"
+    width, height = figure.canvas.get_width_height()
+    for text, box in zip(seen, boxes, strict=True):
+        assert box.x0 >= 0, text.get_text()
+        assert box.y0 >= 0, text.get_text()
+        assert box.x1 <= width, text.get_text()
+        assert box.y1 <= height, text.get_text()
+    assert ticks
+
+
+@pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
+def test_each_figure_of_a_simulation_says_simulated(kind: str) -> None:
+    """The mark is on every kind of figure, and on none of an engine that ran for real."""
+    assert "SIMULATED" in words(drawn(SIMULATED, planned(SIMULATED, kind)))
+    assert "simulated" not in words(drawn(REAL, planned(REAL, kind))).lower()
+
+
+@pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
+def test_each_figure_names_every_arm(kind: str) -> None:
+    """No arm is dropped from a figure in silence, void and skipped ones neither."""
+    for summary in (SIMULATED, REAL):
+        found = words(drawn(summary, planned(summary, kind)))
+        for arm in ARMS:
+            toggle, value = arm.split("=")
+            base = ARMS[arm][1:3]
+            names = {f"{toggle} {value}", f"{toggle} {'/'.join(base)}", f"{toggle} on/off"}
+            assert any(name in found for name in names), arm
+
+
+@pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
+def test_a_void_arm_is_named_void(kind: str) -> None:
+    """What takes no part in the comparison says so where it would have stood."""
+    assert "VOID" in words(drawn(SIMULATED, planned(SIMULATED, kind)))
+
+
+@pytest.mark.parametrize("kind", ["effects", "latency"])
+def test_a_void_arm_is_hatched(kind: str) -> None:
+    """The band or the shape of a void arm is hatched, those of good arms are not."""
+    figure, clean = (
+        drawn(summary, planned(summary, kind))
+        for summary in (SIMULATED, make_summary(Fixture(void=None)))
+    )
+
+    assert figure.findobj(lambda artist: bool(getattr(artist, "get_hatch", lambda: None)()))
+    assert not clean.findobj(lambda artist: bool(getattr(artist, "get_hatch", lambda: None)()))
+
+
+def test_an_effect_stands_at_its_ratio_with_its_interval() -> None:
+    """The mark's place on the axis is the ratio itself, the line runs from low to high."""
+    summary = only(SIMULATED, ["baseline", "tensor_parallel=8"])
+    figure = drawn(summary, planned(summary, "effects", 0))
+
+    effects = [
+        effect
+        for effect in summary["effects"]
+        if effect["metric"] == "output_tokens_per_s" and effect["workload"] == "support-bot"
+    ]
+    lines = [list(line.get_xdata()) for line in figure.axes[0].get_lines()]  # type: ignore[arg-type] # arrays
+    for effect in effects:
+        assert [effect["ratio"]] in lines
+        assert [effect["low"], effect["high"]] in lines
+
+
+def test_an_interval_without_end_does_not_squeeze_the_ratios() -> None:
+    """Two blocks can give an interval over many decades: it is cut off, the ratios stay apart."""
+    summary = make_summary()
+    for effect in summary["effects"]:
+        effect["low"], effect["high"] = effect["ratio"] / 1e6, effect["ratio"] * 1e6
+
+    figure = drawn(summary, planned(summary, "effects", 0))
+
+    low, high = figure.axes[0].get_xlim()
+    assert high / low < 1000
+
+
+def test_the_way_to_better_is_written_above_each_metric() -> None:
+    """More throughput is better, less latency is better."""
+    figure = drawn(SIMULATED, planned(SIMULATED, "effects"))
+
+    titles = [axes.get_title() for axes in figure.axes]
+    assert [title.split("   ")[1] for title in titles] == ["better →", "← better", "← better"]
+
+
+def test_verdicts_are_drawn_from_five_blocks_on_only() -> None:
+    """Three blocks: bare ratios. Five: the mark of the verdict beside the ratio."""
+    assert "▲" not in words(drawn(SIMULATED, planned(SIMULATED, "effects")))
+    assert "2.64▲" in words(drawn(REAL, planned(REAL, "effects", 0)))
+
+
+def test_arms_like_the_baseline_share_its_label() -> None:
+    """Marks within the margin of the baseline are named together instead of on top of it."""
+    found = words(drawn(SIMULATED, planned(SIMULATED, "throughput", 0)))
+
+    assert "baseline and within ±3 % of it: baseline-again, speculative ngram" in found
+
+
+def test_an_unreliable_p99_is_marked_in_the_figure() -> None:
+    """With 20 requests the P99 carries ~, with 300 it does not."""
+    few, many = (drawn(SIMULATED, planned(SIMULATED, "latency", place)) for place in (0, 1))
+
+    assert "~160" in words(few)
+    assert "~" not in words(many).replace("~ and dotted", "")
+
+
+def test_a_metric_nobody_has_is_a_dash() -> None:
+    """Without a single TPOT (one-token answers) the figure is drawn, with dashes for it."""
+    summary = only(make_summary(), ["baseline", "batching=static"])
+    for arm in summary["arms"]:
+        arm["metrics"]["tpot_ms.p50"] = arm["metrics"]["tpot_ms.p99"] = None
+    frames = {
+        key: frame.assign(tpot_ms=float("nan"))
+        for key, frame in make_distributions(summary).items()
+    }
+
+    figure = latency_figure(summary, planned(summary, "latency", 1), frames)
+
+    assert words(figure).count("–") == 4
+    assert "nan" not in words(figure)
+
+
+def test_open_loop_draws_ttft_from_when_a_request_was_due() -> None:
+    """The axis names it, so that nobody takes it for the time from the send."""
+    assert "TTFT from due" in words(drawn(OPEN, planned(OPEN, "latency")))
+    assert "TTFT p50 from due" in words(drawn(OPEN, planned(OPEN, "effects")))
+
+
+def test_names_are_drawn_as_they_are_and_never_leave_the_folder(tmp_path: Path) -> None:
+    """Dollars are no formula, and a name with slashes and dots does not choose another folder."""
+    summary = only(make_summary(), ["baseline"])
+    for part in ("runs", "arms"):
+        for entry in summary[part]:
+            entry["workload"] = f"../../$x_{{{entry['workload']}}}$"
+
+    paths = draw_all(summary, make_distributions(summary), tmp_path)
+
+    assert {path.parent for path in paths} == {tmp_path}
+    assert len(set(paths)) == 6
+    figure = drawn(summary, planned(summary, "throughput"))
+    assert "../../$x_{chat}$" in words(figure)
+
+
+def test_names_that_differ_in_signs_only_get_files_of_their_own() -> None:
+    """Two workloads whose names make the same plain letters do not overwrite each other."""
+    summary = make_summary()
+    for part in ("runs", "arms", "effects"):
+        for entry in summary[part]:
+            entry["workload"] = {"chat": "a b", "support-bot": "a/b"}[entry["workload"]]
+
+    files = [figure.file for figure in planned_figures(summary)]
+
+    assert len(files) == len(set(files)) == 8
+
+
+def test_many_loads_are_spread_over_several_figures() -> None:
+    """Six loads make two figures of effects, of four and two loads, with colours that go on."""
+    summary = make_summary()
+    for part in ("runs", "arms", "effects"):
+        rows = [row for row in summary[part] if row["load"]["value"] == 1]
+        summary[part] = [
+            {**row, "load": {**row["load"], "value": value}}
+            for value in range(1, 7)
+            for row in rows
+        ]
+
+    figures = [figure for figure in planned_figures(summary) if figure.kind == "effects"]
+
+    loads = [[panel.load["value"] for panel in figure.panels] for figure in figures]
+    assert loads == [[1, 2, 3, 4], [5, 6]] * 2
+    assert [figure.first_load for figure in figures] == [0, 4] * 2
+    assert "concurrency 6" in words(drawn(summary, figures[1]))
+
+
+def test_draw_all_writes_one_readable_png_a_figure(tmp_path: Path) -> None:
+    """Eight figures for two workloads at two loads, each 1600 pixels wide and not blank."""
+    summary = only(SIMULATED, ["baseline", "baseline-again", "prefix_caching=off"])
+
+    paths = draw_all(summary, make_distributions(summary), tmp_path)
+
+    kinds = [path.name.partition("-")[0] for path in paths]
+    assert kinds == ["effects"] * 2 + ["throughput"] * 2 + ["latency"] * 4
+    for path in paths:
+        with Image.open(path) as image:
+            assert image.width == 1600
+            assert len(image.convert("RGB").getcolors(1 << 20) or []) > 20
+
+
+def test_nothing_measured_means_no_figures(tmp_path: Path) -> None:
+    """A sweep whose arms are all skipped has nothing to draw, and that is no error."""
+    summary = only(make_summary(Fixture(skipped="batching=static")), ["batching=static"])
+
+    assert draw_all(summary, {}, tmp_path) == []
+
+
+def test_drawing_leaves_the_settings_of_matplotlib_alone(tmp_path: Path) -> None:
+    """A program that draws for itself finds its own settings again."""
+    summary = only(SIMULATED, ["baseline"])
+    with mpl.rc_context({"font.size": 23.0}):
+        draw_all(summary, {}, tmp_path)
+
+        assert mpl.rcParams["font.size"] == 23.0

@@ -1,0 +1,111 @@
+"""The only place that opens files: physical lines with their numbers, as JSON or CSV fields."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from workloads.base import WorkloadError
+
+Fields = Mapping[str, Any]
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,30}")
+_FRACTION = re.compile(r"[+-]?[0-9]{1,30}\.[0-9]{0,30}")
+
+
+class RowError(Exception):
+    """One row that cannot be used: a reason to count it by, and what was found."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A row that was not taken, and where it stands."""
+
+    line: int  # physical line, from 1; the header of a CSV is line 1
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        """Return the place and what was wrong there."""
+        return f"line {self.line}: {self.message}"
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (physical line number, text) of every line that is not blank.
+
+    Takes LF and CR LF ends, a byte-order mark, and a last line without an end. Bytes that are no
+    UTF-8 become U+FFFD, so that the reader of the row names the line. Raises `WorkloadError`.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, raw in enumerate(file, start=1):
+                line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+                text = line.decode("utf-8", errors="replace").strip()
+                if text:
+                    yield number, text
+    except OSError as error:
+        raise WorkloadError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def shown(value: object) -> str:
+    """Return a value as the file has it, short enough for one line of an error message."""
+    text = str(value) if isinstance(value, Decimal) else json.dumps(value, default=str)
+    return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is no JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)
+
+
+def json_fields(text: str) -> Fields:
+    """Return the object that one line holds; fractions are `Decimal`. Raises `RowError`."""
+    try:
+        value = _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise RowError("bad_json", f"no JSON: {error.msg} at column {error.colno}") from error
+    except (ValueError, RecursionError) as error:  # NaN, a number too long, brackets too deep
+        raise RowError("bad_json", f"no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise RowError("not_an_object", f"expected a JSON object, found {shown(value)}")
+    return value
+
+
+def csv_values(text: str) -> list[str]:
+    """Return the stripped values of one CSV line. Raises `RowError`."""
+    try:
+        return [value.strip() for value in next(csv.reader([text], strict=True))]
+    except csv.Error as error:
+        raise RowError("bad_csv", f"no CSV: {error}") from error
+
+
+def csv_fields(header: list[str], text: str) -> Fields:
+    """Return the values of one CSV line under the names of its header. Raises `RowError`.
+
+    What reads as a number is `int` or, with a fraction, `Decimal`, as in `json_fields`.
+    """
+    values = csv_values(text)
+    if len(values) != len(header):
+        found = f"{len(values)} values, the header has {len(header)}"
+        raise RowError("wrong_columns", found)
+    return dict(zip(header, map(_typed, values), strict=True))
+
+
+def _typed(value: str) -> str | int | Decimal:
+    """Return a CSV value as the number that it reads as, if it does."""
+    if _INTEGER.fullmatch(value):
+        return int(value)
+    return Decimal(value) if _FRACTION.fullmatch(value) else value

@@ -1,0 +1,112 @@
+"""Chats: each turn's prompt is the whole history and a new question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+
+from workloads.base import Drawn, Segment, Turn, WorkloadError
+from workloads.fitting import LENGTHS_A_TIME, fitting_conversations
+from workloads.lengths import Lengths
+from workloads.seeds import generator, text_names
+
+_RECORDED = (
+    "history is recorded: the next prompt holds a drawn answer, not the engine's own, "
+    "so all arms send the same prompts; a live chat would find its answers in the cache as well"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultiTurn:
+    """Chats of `turns` questions, with recorded history.
+
+    The first prompt is the system prompt, one for all chats and of one length, and a question of
+    `first_tokens`; each later one adds the answer before, at its drawn length, and a question of
+    `turn_tokens`.
+    """
+
+    name: str
+    turns: int
+    first_tokens: Lengths
+    turn_tokens: Lengths
+    output_tokens: Lengths
+    think_time_ns: int = 0  # between an answer and the next question
+    system_tokens: Lengths | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers of which no chat can be made."""
+        if self.turns < 1:
+            raise WorkloadError(f"{self.name}: turns is {self.turns}, expected at least 1")
+        if self.think_time_ns < 0:
+            raise WorkloadError(f"{self.name}: think time is negative: {self.think_time_ns} ns")
+        if min(part.minimum for part in self._drawn_each_turn()) < 1:
+            raise WorkloadError(f"{self.name}: questions and answers must have at least 1 token")
+
+    def draw(self, *, requests: int | None, seed: int, max_model_len: int) -> Drawn:
+        """Return whole chats with at least `requests` turns in all.
+
+        A chat ends before the turn that would pass `max_model_len`; that turn and those after it
+        are counted as `context_full`. More requests from one seed begin with the same chats.
+        Raises `WorkloadError`.
+        """
+        drawn = fitting_conversations(
+            self.name,
+            self._chats(seed),
+            requests=requests,
+            max_model_len=max_model_len,
+            reason="context_full",
+        )
+        return replace(drawn, notes=(_RECORDED,)) if self.turns > 1 else drawn
+
+    def describe(self) -> str:
+        """Return what is asked, on one line."""
+        system = f"system {self.system_tokens.describe()} + " if self.system_tokens else ""
+        think = f", {self.think_time_ns / 1e9:g} s think time" if self.think_time_ns else ""
+        return (
+            f"{self.name}: chats of {self.turns} turns, {system}first "
+            f"{self.first_tokens.describe()}, then {self.turn_tokens.describe()}"
+            f" → output {self.output_tokens.describe()} tokens{think}, recorded history"
+        )
+
+    def _drawn_each_turn(self) -> tuple[Lengths, ...]:
+        return (self.first_tokens, self.turn_tokens, self.output_tokens)
+
+    def _chats(self, seed: int) -> Iterator[tuple[Turn, ...]]:
+        """Yield chats without end."""
+        system = self._system(seed)
+        first_rng, turn_rng = generator(seed, "first length"), generator(seed, "turn length")
+        output_rng = generator(seed, "output length")
+        chats, turns = LENGTHS_A_TIME, self.turns
+        for first_chat in count(0, chats):
+            numbers = range(first_chat * turns, (first_chat + chats) * turns)
+            names = [text_names(seed, use, numbers) for use in ("question", "answer")]
+            questions = self.turn_tokens.draw(chats * turns, turn_rng)
+            questions[::turns] = self.first_tokens.draw(chats, first_rng)
+            answers = self.output_tokens.draw(chats * turns, output_rng)
+            asked = [Segment(*pair) for pair in zip(names[0], questions.tolist(), strict=True)]
+            told = [Segment(*pair) for pair in zip(names[1], answers.tolist(), strict=True)]
+            for start in range(0, chats * turns, turns):
+                stop = start + turns
+                yield self._chat(system, asked[start:stop], told[start:stop])
+
+    def _system(self, seed: int) -> tuple[Segment, ...]:
+        """Return the system prompt that all chats share; empty where there is none."""
+        if self.system_tokens is None:
+            return ()
+        [tokens] = self.system_tokens.draw(1, generator(seed, "system length")).tolist()
+        [text] = text_names(seed, "system", [0])
+        return (Segment(text, tokens),) if tokens else ()
+
+    def _chat(
+        self, system: tuple[Segment, ...], asked: list[Segment], told: list[Segment]
+    ) -> tuple[Turn, ...]:
+        """Return the turns of one chat, before any cut."""
+        history = system
+        turns: list[Turn] = []
+        for question, answer in zip(asked, told, strict=True):
+            prompt = (*history, question)
+            think_ns = self.think_time_ns if turns else 0
+            turns.append(Turn(prompt=prompt, output_tokens=answer.tokens, think_time_ns=think_ns))
+            history = (*prompt, answer)
+        return tuple(turns)

@@ -1,0 +1,68 @@
+"""The forms in which traces are published: one entry a form, read by `trace_rows`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+# A field of one of these names says its own unit, whatever `time_unit` is.
+UNIT_IN_NAME = {f"timestamp_{unit}": unit for unit in NANOSECONDS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceFormat:
+    """Where one form keeps time and lengths. Of a field's several names the first found is it."""
+
+    lines: Literal["json", "csv"]
+    time_fields: tuple[str, ...]
+    input_fields: tuple[str, ...]
+    output_fields: tuple[str, ...]
+    wall_time: bool = False  # a date and a time of day; else a number
+    time_needed: bool = True  # else a file without any times is good: lengths only
+    time_unit: str | None = None  # of a plain `timestamp`; None: the file's owner must say
+    has_blocks: bool = False  # `hash_ids` may tell shared prefixes
+    block_tokens: int | None = None  # tokens an id; None: the file's owner must say
+
+
+_OWN_TIMES = ("timestamp", *UNIT_IN_NAME)
+_OWN_INPUTS = ("input_length", "input_tokens")
+_OWN_OUTPUTS = ("output_length", "output_tokens")
+
+FORMATS: dict[str, TraceFormat] = {
+    # kvcache-ai/Mooncake, FAST25-release/traces
+    "mooncake": TraceFormat(
+        lines="json",
+        time_fields=_OWN_TIMES,
+        input_fields=("input_length",),
+        output_fields=("output_length",),
+        time_unit="ms",
+        has_blocks=True,
+        block_tokens=512,
+    ),
+    # Azure/AzurePublicDataset, AzureLLMInferenceTrace_*.csv
+    "azure": TraceFormat(
+        lines="csv",
+        time_fields=("TIMESTAMP",),
+        input_fields=("ContextTokens",),
+        output_fields=("GeneratedTokens",),
+        wall_time=True,
+    ),
+    # one's own log, with as much as it has
+    "jsonl": TraceFormat(
+        lines="json",
+        time_fields=_OWN_TIMES,
+        input_fields=_OWN_INPUTS,
+        output_fields=_OWN_OUTPUTS,
+        time_needed=False,
+        has_blocks=True,
+    ),
+    "csv": TraceFormat(
+        lines="csv",
+        time_fields=_OWN_TIMES,
+        input_fields=_OWN_INPUTS,
+        output_fields=_OWN_OUTPUTS,
+        time_needed=False,
+    ),
+}
