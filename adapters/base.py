@@ -100,11 +100,26 @@ class ServerCounters:
     evicted_blocks: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where and how a served model is asked over HTTP."""
+
+    url: str  # scheme, host and port, without a path
+    model: str  # the name that requests carry
+    api: str = "completions"  # completions | chat
+    # What the server takes beyond model, prompt, max_tokens, temperature and stream; nothing else
+    # is sent. Of `seed`, `ignore_eos`, `include_usage`, `continuous_usage_stats`, `cache_salt`.
+    fields: frozenset[str] = frozenset()
+    vocabulary: int | None = None  # prompts are token ids below it; None: prompts are text
+    headers: Mapping[str, str] = field(default_factory=dict)  # a key lives here and is never stored
+
+
 class Endpoint(Protocol):
     """A running engine, as the load generator and the evidence see it."""
 
     engine_version: str
     engine_kind: str  # real | measured | simulated | stand-in
+    target: Target | None  # None: the engine is in this process, on virtual time
 
     def effective(self) -> Mapping[str, str]:
         """Return what the engine says that it runs: toggle name → value label."""

@@ -34,6 +34,7 @@ class EmbeddedEndpoint:
 
     engine_version = VERSION
     engine_kind = "simulated"
+    target = None
 
     def __init__(self, settings: EngineSettings) -> None:
         self.core = EngineCore(engine_config(settings), step_time(settings))
