@@ -188,6 +188,20 @@ def _concurrency(figures: RunFigures, manifest: Mapping[str, Any]) -> Doubt | No
     )
 
 
+def _engine_limit(_: RunFigures, manifest: Mapping[str, Any]) -> Doubt | None:
+    """Say when the engine itself cannot run what was asked for: its queue is part of the TTFT."""
+    load, limit = manifest["load"], (manifest.get("facts") or {}).get("running_limit")
+    if limit is None or is_open_loop(load) or load["value"] <= limit:
+        return None
+    return Doubt(
+        name="engine_runs_fewer",
+        message=f"the engine runs at most {limit} sequences at once, {load['value']:g} were asked: "
+        "the others wait in its queue",
+        remedy="raise max_num_seqs, or max_batched_tokens: a step feeds each sequence a token, and "
+        "its draft tokens",
+    )
+
+
 def peak_conversations(requests: pd.DataFrame) -> int:
     """Return how many conversations were alive at once at most, think time included.
 
@@ -322,6 +336,7 @@ CHECKS: tuple[Callable[[RunFigures, Mapping[str, Any]], Doubt | None], ...] = (
     _token_times_unknown,
     _single_event,
     _concurrency,
+    _engine_limit,
     _rate,
     _time_order,
     _rows_skipped,

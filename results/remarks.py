@@ -19,7 +19,7 @@ _NAMED = 4  # runs of one fate that are named one by one
 def panel_remarks(panel: Panel) -> list[str]:
     """Return the lines that belong under one panel's table, the shortest account that is true."""
     measured = [run for run in panel.runs if run["metrics"]]
-    lines = [*_windows(measured), *_counts(measured), *_tails(panel, measured)]
+    lines = [*_windows(measured), *_counts(measured), *_hits(panel), *_tails(panel, measured)]
     if is_open_loop(panel.load):
         lines.append("TTFT counts from when a request was due, so waiting to be sent is in it")
     return lines + faulty_arms(panel) + faulty_runs(panel)
@@ -52,6 +52,26 @@ def _counts(runs: list[Row]) -> list[str]:
     if kinds:
         line += " (in all: " + ", ".join(f"{kind} {n:,}" for kind, n in sorted(kinds.items())) + ")"
     return [line]
+
+
+def _hits(panel: Panel) -> list[str]:
+    """Return how much of the prompts came from the prefix cache, beside what could have."""
+    ceilings = [arm["metrics"].get("prefix_hit_ceiling") for arm in panel.arms]
+    rates: dict[str, list[str]] = {}
+    for arm in panel.arms:
+        if (rate := arm["metrics"].get("prefix_hit_rate")) is not None:
+            rates.setdefault(f"{100 * rate:.1f} %", []).append(arm_title(arm))
+    ceiling = max((one for one in ceilings if one is not None), default=None)
+    if ceiling is None or not rates:
+        return []
+    most = max(rates, key=lambda rate: len(rates[rate]))
+    others = [f"{rate} ({', '.join(arms)})" for rate, arms in rates.items() if rate != most]
+    found = "; ".join([f"{most} of prompt tokens ({_who(rates[most])})", *others])
+    return [f"prefix hits: {found}; a cache without limit would find {100 * ceiling:.1f} %"]
+
+
+def _who(arms: list[str]) -> str:
+    return ", ".join(arms) if len(arms) <= 2 else f"{len(arms)} arms"
 
 
 def _tails(panel: Panel, runs: list[Row]) -> list[str]:

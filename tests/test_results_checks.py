@@ -103,6 +103,18 @@ def test_failed_answers_are_not_called_short() -> None:
     assert set(doubts_of(records)) == {"some_failed"}
 
 
+def test_a_queue_inside_the_engine_is_pointed_at() -> None:
+    """85 sequences of 6 tokens fill a step of 512: a load of 100 waits, and it is said why."""
+    records = steady_records(100, 4)
+    load = {**CLOSED, "value": 100}
+
+    limited = doubts_of(records, load=load, facts={"running_limit": 85})
+    roomy = doubts_of(records, load=load, facts={"running_limit": 100})
+
+    assert "at most 85 sequences at once, 100 were asked" in limited["engine_runs_fewer"].message
+    assert "engine_runs_fewer" not in roomy
+
+
 def test_concurrency_counts_think_time() -> None:
     """Two users who think between turns are two alive, though one request is in flight."""
     thinking = [

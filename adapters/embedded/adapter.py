@@ -10,6 +10,7 @@ from adapters.base import (
     EngineError,
     EngineSettings,
     ServerCounters,
+    Target,
     ToggleValue,
     UnsupportedToggleError,
 )
@@ -34,7 +35,7 @@ class EmbeddedEndpoint:
 
     engine_version = VERSION
     engine_kind = "simulated"
-    target = None
+    target: Target | None = None
 
     def __init__(self, settings: EngineSettings) -> None:
         self.core = EngineCore(engine_config(settings), step_time(settings))

@@ -1,0 +1,251 @@
+"""A sweep on the embedded engine: every toggle moves what it must, and nothing is made up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters import ENGINES
+from adapters.base import EngineAdapter, EngineError, EngineSettings, ToggleValue
+from adapters.embedded.adapter import EmbeddedAdapter, EmbeddedEndpoint
+from harness.plan.make import make_plan
+from harness.plan.planned import Plan, PlannedRun
+from harness.spec import load_sweep
+from harness.sweep import Sweep
+from results.analysis import summarize
+from results.records import RequestRecord
+from results.store import read_runs
+
+SWEEP = """
+name: small
+model: llama-3-70b
+hardware: {{gpu: a100-80gb, count: 4}}
+engines: [embedded]
+base: {{max_model_len: 4096, max_num_seqs: 64{base}}}
+toggles:
+{toggles}
+workloads:
+  - kind: shared-prefix
+    name: bot
+    prefix_tokens: 1000
+    suffix_tokens: {{uniform: {{low: 80, high: 120}}}}
+    output_tokens: 60
+load:
+{load}
+blocks: 1
+slo: {{ttft: 2 s, tpot: 80 ms}}
+"""
+BUSY = "  - {concurrency: 40, requests: 160}"
+ALONE = "  - {concurrency: 1, requests: 8}"
+
+
+class Quiet:
+    """Wants to know nothing, but may interrupt."""
+
+    def __init__(self, interrupt_after: int | None = None) -> None:
+        self._left = interrupt_after
+        self.statuses: list[str] = []
+
+    def started(self, run: PlannedRun, requests: int) -> None:
+        assert requests > 0
+
+    def answered(self, record: RequestRecord) -> None:
+        if self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                raise KeyboardInterrupt
+
+    def ended(self, run: PlannedRun, status: str) -> None:
+        self.statuses.append(status)
+
+
+def sweep_file(folder: Path, toggles: str, load: str = BUSY, base: str = "") -> Path:
+    path = folder / "sweep.yaml"
+    lines = "\n".join(f"  - {toggle}" for toggle in toggles.split(";"))
+    text = SWEEP.format(toggles=lines, load=load, base=f", {base}" if base else "")
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def adapters(embedded: EngineAdapter | None = None) -> dict[str, EngineAdapter]:
+    made: dict[str, EngineAdapter] = {name: kind() for name, kind in ENGINES.items()}
+    return made if embedded is None else {**made, "embedded": embedded}
+
+
+def planned(path: Path, engines: Mapping[str, EngineAdapter]) -> Plan:
+    return make_plan(load_sweep(path), engines)
+
+
+def summary_of(
+    folder: Path,
+    toggles: str,
+    load: str = BUSY,
+    base: str = "",
+    engine: EngineAdapter | None = None,
+) -> dict[str, Any]:
+    engines = adapters(engine)
+    plan = planned(sweep_file(folder, toggles, load, base), engines)
+    Sweep(plan, engines, folder / "out").run(Quiet())
+    return summarize(folder / "out")
+
+
+def metric(summary: Mapping[str, Any], arm: str, name: str) -> float:
+    (row,) = (one for one in summary["arms"] if one["arm"] == arm)
+    value: float = row["metrics"][name]
+    return value
+
+
+# toggle → (arm, load, metric, least and most ratio of the arm to the baseline)
+DIRECTIONS = {
+    "prefix_caching": ("prefix_caching=off", BUSY, "ttft_ms.p50", 3, 1000),
+    "chunked_prefill": ("chunked_prefill=off", BUSY, "chunk_gap_ms.p99", 2, 100),
+    "{batching: [continuous, static]}": ("batching=static", BUSY, "ttft_ms.p50", 5, 1000),
+    "{batching: [continuous, none]}": ("batching=none", BUSY, "output_tokens_per_s", 0.01, 0.2),
+    "paged_kv": ("paged_kv=off", BUSY, "output_tokens_per_s", 0.1, 0.9),
+    "cuda_graphs": ("cuda_graphs=off", ALONE, "tpot_ms.p50", 1.1, 2),
+    "overlap_scheduling": ("overlap_scheduling=off", ALONE, "tpot_ms.p50", 1.01, 1.2),
+    "{kv_cache_dtype: [auto, fp8]}": ("kv_cache_dtype=fp8", BUSY, "tpot_ms.p50", 0.8, 0.995),
+    "{quantization: [none, int8]}": ("quantization=int8", ALONE, "tpot_ms.p50", 0.5, 0.8),
+    "{quantization: [none, int4]}": ("quantization=int4", ALONE, "tpot_ms.p50", 0.3, 0.6),
+    "{tensor_parallel: [4, 8]}": ("tensor_parallel=8", ALONE, "tpot_ms.p50", 0.5, 0.8),
+    "{speculative: [off, ngram]}": ("speculative=ngram", ALONE, "tpot_ms.p50", 0.4, 0.8),
+    "{speculative: [off, draft]}": ("speculative=draft", ALONE, "tpot_ms.p50", 0.2, 0.6),
+    "{speculative: [off, eagle]}": ("speculative=eagle", ALONE, "tpot_ms.p50", 0.2, 0.5),
+}
+
+
+@pytest.mark.parametrize("toggle", DIRECTIONS)
+def test_each_toggle_moves_its_metric_the_right_way(toggle: str, tmp_path: Path) -> None:
+    """What an optimization is for shows in the figure that it is for, and not beyond reason."""
+    arm, load, name, least, most = DIRECTIONS[toggle]
+
+    # a cached prefix leaves prompts too short to be cut
+    base = "prefix_caching: off" if toggle == "chunked_prefill" else ""
+
+    summary = summary_of(tmp_path, toggle, load, base)
+
+    ratio = metric(summary, arm, name) / metric(summary, "baseline", name)
+    assert least < ratio < most
+    assert {run["status"] for run in summary["runs"]} == {"ok"}
+
+
+def test_one_user_decodes_between_the_roof_and_twice_the_roof(tmp_path: Path) -> None:
+    """140 GB over 4 × 2.039 TB/s is 17.2 ms a token: nothing can be faster."""
+    summary = summary_of(tmp_path, "prefix_caching", ALONE)
+
+    assert 17.2 <= metric(summary, "baseline", "tpot_ms.p50") <= 34.4
+
+
+def test_every_provable_toggle_is_proven(tmp_path: Path) -> None:
+    """Under a busy load the counters tell of each switch that the engine counts."""
+    toggles = "prefix_caching;chunked_prefill;{batching: [continuous, static, none]};cuda_graphs;"
+    summary = summary_of(
+        tmp_path, toggles + "{speculative: [off, ngram]}", base="max_batched_tokens: 256"
+    )
+
+    arms = {run["arm"]: run["evidence"] for run in summary["runs"]}
+    assert arms["prefix_caching=off"]["prefix_caching"]["verdict"] == "verified"
+    assert arms["batching=static"]["batching"]["verdict"] == "verified"
+    assert arms["batching=none"]["batching"]["verdict"] == "verified"
+    assert arms["cuda_graphs=off"]["cuda_graphs"]["verdict"] == "verified"
+    assert arms["speculative=ngram"]["speculative"]["verdict"] == "verified"
+    assert arms["chunked_prefill=off"]["chunked_prefill"]["verdict"] == "verified"
+
+
+def test_two_sweeps_with_one_seed_are_the_same_to_the_byte(tmp_path: Path) -> None:
+    """Records of equal runs are equal files; another seed gives others."""
+    engines = adapters()
+    path = sweep_file(tmp_path, "prefix_caching;{speculative: [off, eagle]}")
+    other = tmp_path / "other.yaml"
+    other.write_text(path.read_text(encoding="utf-8") + "seed: 7\n", encoding="utf-8")
+
+    stored = []
+    for name, file in (("one", path), ("two", path), ("three", other)):
+        Sweep(planned(file, engines), engines, tmp_path / name).run(Quiet())
+        stored.append(
+            sorted(run.read_bytes() for run in (tmp_path / name).glob("*/records.parquet"))
+        )
+
+    assert stored[0] == stored[1]
+    assert not set(stored[0]) & set(stored[2])
+
+
+def test_the_baseline_again_is_exactly_the_baseline(tmp_path: Path) -> None:
+    """On virtual time the A/A control differs by nothing."""
+    summary = summary_of(tmp_path, "prefix_caching")
+
+    ratios = [one["ratio"] for one in summary["effects"] if one["arm"] == "baseline-again"]
+    assert ratios
+    assert set(ratios) == {1.0}
+
+
+class Deaf(EmbeddedAdapter):
+    """An engine that takes every value of prefix_caching, says so, and ignores it."""
+
+    @contextmanager
+    def start(self, settings: EngineSettings) -> Iterator[EmbeddedEndpoint]:
+        always = {**settings.toggles, "prefix_caching": ToggleValue("on")}
+        endpoint = EmbeddedEndpoint(replace(settings, toggles=always))
+        said = {name: value.label for name, value in settings.toggles.items()}
+        endpoint.effective = lambda: said  # type: ignore[method-assign]
+        yield endpoint
+
+
+def test_a_flag_that_is_taken_and_ignored_voids_the_run(tmp_path: Path) -> None:
+    """The counter speaks against the label: the run is void and in no comparison."""
+    summary = summary_of(tmp_path, "prefix_caching", engine=Deaf())
+
+    status = {run["arm"]: run["status"] for run in summary["runs"]}
+    assert status == {"baseline": "ok", "baseline-again": "ok", "prefix_caching=off": "void"}
+    assert "prefix_caching=off" not in {one["arm"] for one in summary["effects"]}
+
+
+class Broken(EmbeddedAdapter):
+    """An engine that does not come up with one value."""
+
+    @contextmanager
+    def start(self, settings: EngineSettings) -> Iterator[EmbeddedEndpoint]:
+        if settings.toggles["cuda_graphs"].kind == "off":
+            raise EngineError("out of memory while starting")
+        yield EmbeddedEndpoint(settings)
+
+
+def test_an_engine_that_does_not_start_ends_its_runs_and_not_the_sweep(tmp_path: Path) -> None:
+    """The other arms are measured; the failed one is stored with the reason."""
+    summary = summary_of(tmp_path, "cuda_graphs;prefix_caching", engine=Broken())
+
+    by_arm = {run["arm"]: run for run in summary["runs"]}
+    assert by_arm["cuda_graphs=off"]["status"] == "failed"
+    assert by_arm["cuda_graphs=off"]["reason"] == "out of memory while starting"
+    assert by_arm["prefix_caching=off"]["status"] == "ok"
+
+
+def test_an_interrupt_keeps_what_was_finished(tmp_path: Path) -> None:
+    """Ctrl-C in the second run leaves the first, whole, and nothing half."""
+    engines = adapters()
+    plan = planned(sweep_file(tmp_path, "prefix_caching"), engines)
+    watcher = Quiet(interrupt_after=200)  # 160 requests a run
+
+    with pytest.raises(KeyboardInterrupt):
+        Sweep(plan, engines, tmp_path / "out").run(watcher)
+
+    assert watcher.statuses == ["ok"]
+    assert len(list(read_runs(tmp_path / "out"))) == 1
+    statuses = [run["status"] for run in summarize(tmp_path / "out")["runs"]]
+    assert sorted(statuses) == ["interrupted", "interrupted", "ok"]
+
+
+def test_open_loop_keeps_its_schedule_whatever_the_engine_does(tmp_path: Path) -> None:
+    """Requests are sent when they are due, also to an engine that has fallen far behind."""
+    load = "  - {rate: 20, duration: 10 s, arrivals: constant}"
+    summary_of(tmp_path, "{batching: [continuous, none]}", load)
+
+    for run in read_runs(tmp_path / "out"):
+        columns = run.records.columns
+        assert list(columns["scheduled_ns"]) == [i * 50_000_000 for i in range(200)]
+        assert list(columns["sent_ns"]) == list(columns["scheduled_ns"])
