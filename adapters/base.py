@@ -59,7 +59,7 @@ BASELINE: dict[str, ToggleValue] = {
     "quantization": ToggleValue("none"),
     "speculative": ToggleValue("off"),
     "attention_backend": ToggleValue("auto"),
-    "block_size": ToggleValue("16"),
+    "block_size": ToggleValue("auto"),
 }
 
 

@@ -63,7 +63,7 @@ def examine(
         seen = _Seen(value.kind, counters, exercise, settings.max_batched_tokens)
         observed, verdict = _RULES.get(toggle, _no_counter)(seen)
         says = effective.get(toggle)
-        if says is not None and says != value.label:
+        if says not in (None, value.label) and value.kind != "auto":  # auto leaves it to the engine
             verdict = CONTRADICTED
         triples[toggle] = Triple(value.label, says, observed, verdict)
     return triples

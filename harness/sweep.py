@@ -121,7 +121,8 @@ class Sweep:
         started = datetime.now(UTC)
         records = _play(endpoint, schedule, question.conversations, answered)
         counters = _difference(before, endpoint.counters())
-        ceiling = self._ceiling(run, question)
+        engine_facts = dict(endpoint.facts())
+        ceiling = self._ceiling(run, question, int(engine_facts["block_size"]))
         exercise = Exercise(
             prefix_hit_ceiling=ceiling,
             longest_prompt_tokens=question.longest_prompt_tokens,
@@ -139,7 +140,7 @@ class Sweep:
             "evidence": {toggle: asdict(triple) for toggle, triple in triples.items()},
             "counters": asdict(counters),
             "prefix_hit_ceiling": ceiling,
-            "facts": dict(endpoint.facts()),
+            "facts": engine_facts,
         }
         return Outcome(records=records, status=status, reason=reason, facts=facts)
 
@@ -163,8 +164,7 @@ class Sweep:
         records = _play(endpoint, ClosedLoop(concurrency=1), (alone,), lambda _: None)
         return records[0].closed_ns
 
-    def _ceiling(self, run: PlannedRun, question: Question) -> float | None:
-        block_tokens = int(run.arm.settings.toggles["block_size"].kind)
+    def _ceiling(self, run: PlannedRun, question: Question, block_tokens: int) -> float | None:
         key = (run.workload.name, run.load.label, run.block, block_tokens)
         if key not in self._ceilings:
             self._ceilings[key] = question.prefix_hit_ceiling(block_tokens)

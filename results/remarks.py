@@ -169,6 +169,24 @@ def control_remark(summary: Row) -> str | None:
     return "A/A: the baseline run again came to × " + (low if low == high else f"{low} to {high}")
 
 
+def assumptions(summary: Row, panel: Panel | None) -> list[str]:
+    """Return what was assumed of a panel's own arms; without a panel, what holds for all arms.
+
+    An assumption on one value of a toggle begins with it, such as "eagle: each draft token …".
+    """
+    arms = summary["arms"] if panel is None else panel.arms
+    kinds = {
+        change["value"].partition("(")[0]
+        for arm in arms
+        for change in (arm["flipped"] or {}).values()
+    }
+    return [
+        f"assumed: {text.removeprefix('assumed ')}"
+        for text in summary["assumptions"]
+        if (text.partition(":")[0] in kinds) == (panel is not None)
+    ]
+
+
 def simulated_remark(summary: Row) -> list[str]:
     """Return what stands in for a measurement, in one line; nothing if all was measured."""
     if not summary["simulated"]:
@@ -186,9 +204,9 @@ def engines(summary: Row) -> dict[str, str]:
     named = dict.fromkeys(labels(summary), "")
     for run in summary["runs"]:
         prefix = "" if run["label"] == run["engine"] else f"{run['label']}: "
-        version = f" {run['engine_version']}" if run["engine_version"] else ""
-        kind = f" ({run['engine_kind']})" if run["engine_kind"] else ""
-        text = f"{prefix}{run['engine']}{version}{kind}"
+        version = (run["engine_version"] or "").removeprefix(f"{run['engine']}-")
+        kind = f"({run['engine_kind']})" if run["engine_kind"] else ""
+        text = " ".join(part for part in (f"{prefix}{run['engine']}", version, kind) if part)
         named[run["label"]] = max(
             named[run["label"]], text, key=len
         )  # one that never ran knows less

@@ -17,6 +17,7 @@ from rich.text import Text
 from results.effects import BASELINE
 from results.panels import VERDICT_MARKS, Panel, arm_lines, panels
 from results.remarks import (
+    assumptions,
     control_remark,
     doubts,
     engines,
@@ -83,12 +84,8 @@ def _panel_parts(summary: Row, panel: Panel, width: int) -> list[RenderableType]
         _wrapped(panel.title + mark, width, "bold", indent=""),
         *_tables(panel, width),
     ]
-    remarks = panel_remarks(panel) + [f"assumed: {text}" for text in _assumed(summary)]
+    remarks = panel_remarks(panel) + assumptions(summary, panel)
     return [*parts, *(_wrapped(line, width, "dim") for line in remarks), Text("")]
-
-
-def _assumed(summary: Row) -> list[str]:
-    return [text.removeprefix("assumed ") for text in summary["assumptions"]]
 
 
 def _wrapped(line: str, width: int, style: str, indent: str = "  ") -> Text:
@@ -253,5 +250,6 @@ def _closing_lines(summary: Row) -> list[str]:
         f"doubt: {name}: {message} ({count(runs, 'run')})" + f"; {remedy}" * bool(remedy)
         for name, message, remedy, runs in doubts(summary, _MESSAGES)
     ]
+    lines += assumptions(summary, None)
     lines += [f"note: {note}" for note in summary["notes"]]
     return [*lines, *simulated_remark(summary)]

@@ -58,7 +58,7 @@ LOADS = (
 )
 PRIMARY = ("output_tokens_per_s", "ttft_ms.p50", "tpot_ms.p50")
 ASSUMPTIONS = [
-    "assumed acceptance rate of a drafted token: ngram 0.5, draft 0.78, eagle 0.85",
+    "eagle: each of 5 draft tokens is accepted with probability 0.85",
     "assumed step efficiency of the roofline: 0.62 of peak FLOPs, 0.78 of peak bandwidth",
 ]
 

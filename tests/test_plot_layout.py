@@ -119,6 +119,8 @@ def test_an_outline_peaks_where_the_values_are() -> None:
     assert places[int(np.argmax(height))] == pytest.approx(100, rel=0.1)
     assert height.max() == 1
     assert max(height[0], height[-1]) < 0.02
+    assert places[0] > 0.9 * values.min()
+    assert places[-1] < 1.1 * values.max()
 
 
 def test_an_outline_shows_two_peaks_of_two_kinds_of_requests() -> None:

@@ -214,7 +214,17 @@ def test_remarks_tell_window_counts_failures_and_assumptions() -> None:
     assert "window: whole run (2 requests were sent after the ramp" in third
     assert "window: steady" in second
     assert "n = 300 measured, 400 sent, 1 failed (in all: timeout 45)" in second
-    assert "assumed: acceptance rate of a drafted token: ngram 0.5" in first
+    assert "assumed: eagle: each of 5 draft tokens is accepted with probability 0.85" in first
+
+
+def test_what_is_assumed_of_all_arms_is_told_once() -> None:
+    """What a draft assumes stands under each table with its arm, what all assume at the end."""
+    text = printed(make_summary())
+
+    assert text.count("assumed: eagle: each of 5 draft tokens") == 4
+    assert text.count("assumed: step efficiency of the roofline") == 1
+    without = printed(only(make_summary(), ["baseline", "batching=static"]))
+    assert without.count("assumed: eagle: each of 5 draft tokens") == 1
 
 
 def test_no_verdict_is_shown_below_five_blocks() -> None:

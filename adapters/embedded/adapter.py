@@ -27,6 +27,7 @@ from adapters.embedded.speculative import (
     mean_tokens_per_step,
 )
 
+_DEFAULT_BLOCK_TOKENS = 16
 VERSION = "embedded-1"  # rises whenever the same settings give other times
 
 
@@ -160,7 +161,7 @@ def room(settings: EngineSettings) -> KvRoom:
         max_num_seqs=settings.max_num_seqs,
         max_batched_tokens=settings.max_batched_tokens,
         memory_utilization=settings.memory_utilization,
-        block_size=_number(settings, "block_size"),
+        block_size=_block_size(settings),
     )
     return kv_room(deployment(settings), limits)
 
@@ -177,7 +178,7 @@ def engine_config(settings: EngineSettings) -> EngineConfig:
         )
     return EngineConfig(
         num_blocks=room(settings).blocks,
-        block_size=_number(settings, "block_size"),
+        block_size=_block_size(settings),
         max_model_len=settings.max_model_len,
         max_num_seqs=settings.max_num_seqs,
         max_batched_tokens=settings.max_batched_tokens,
@@ -238,6 +239,11 @@ def _assumptions(config: EngineConfig, settings: EngineSettings) -> Iterator[str
 
 def _on(settings: EngineSettings, toggle: str) -> bool:
     return settings.toggles[toggle].kind == "on"
+
+
+def _block_size(settings: EngineSettings) -> int:
+    auto = settings.toggles["block_size"].kind == "auto"
+    return _DEFAULT_BLOCK_TOKENS if auto else _number(settings, "block_size")
 
 
 def _number(settings: EngineSettings, toggle: str) -> int:

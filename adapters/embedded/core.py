@@ -51,6 +51,7 @@ class StepCounts:
     graph_steps: int = 0
     mixed_steps: int = 0
     split_prefills: int = 0
+    computed_tokens: int = 0  # of prompts, and of answers that a preemption threw away
     output_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
@@ -129,6 +130,30 @@ class EngineCore:
                 return now_ns, finished
         return now_ns, []
 
+    def cancel(self, sequence: Sequence) -> None:
+        """Drop a request that nobody waits for any more; nothing happens when it has finished."""
+        if sequence.finished_ns is None:
+            self.scheduler.cancel(sequence, self._log.length)
+
+    def catch_up(self) -> None:
+        """Bring `generated_tokens` and `output_ids` of every decoding sequence up to date.
+
+        Every other sequence's are so at any time.
+        """
+        batch = self.scheduler.decoding
+        batch.sync(self._log.length)
+        for sequence in batch.sequences:
+            sequence.work_out_ids(self.scheduler.kv)
+
+    def forget_times(self) -> None:
+        """Drop the log of step times, so that a server does not grow; only while nothing runs.
+
+        `token_events` of sequences before it can no longer be told.
+        """
+        if self.has_work:
+            raise EngineError("step times cannot be forgotten while requests are in flight")
+        self._log = TimeLog()
+
     def token_events(self, sequence: Sequence) -> NDArray[np.int64]:
         """Return (time in ns, tokens) of each token event of `sequence`, shape (events, 2)."""
         if sequence.finished_ns is None:
@@ -156,6 +181,11 @@ class EngineCore:
             peak_running=sequences.peak_running,
             evicted_blocks=cache.evicted_blocks if cache else 0,
         )
+
+    @property
+    def computed_prompt_tokens(self) -> int:
+        """Tokens that prefill has computed so far: the prompts', less what was cached."""
+        return self._counts.computed_tokens
 
     def reset(self) -> None:
         """Forget cached prefixes and the highest load. Raises `EngineError` while sequences run."""
@@ -237,6 +267,7 @@ class EngineCore:
     def _compute(self, sequence: Sequence, tokens: int, end_ns: int) -> None:
         """Note that `tokens` more of a prompt are computed; the last of them brings a token."""
         sequence.computed_tokens += tokens
+        self._counts.computed_tokens += tokens
         if sequence.computed_tokens < sequence.target_tokens:
             return
         self._counts.split_prefills += tokens < sequence.target_tokens - sequence.prefill_start

@@ -100,6 +100,11 @@ class DecodeBatch:
         last[-1] = True
         return self._remove(last, log_position)[0]
 
+    def take(self, sequence: Sequence, log_position: int) -> None:
+        """Remove `sequence`, whose answer nobody waits for any more."""
+        gone = np.array([one is sequence for one in self.sequences], dtype=np.bool_)
+        self._remove(gone, log_position)
+
     def sync(self, log_position: int) -> None:
         """Bring the sequences' own counts up to date with the arrays."""
         for column in range(len(self.sequences)):

@@ -3,6 +3,8 @@
 waiting ──admit──▶ prefilling ──prompt done──▶ decoding ──▶ finished
    ▲                    │                          │
    └──────preempted─────┴──────────────────────────┘      (blocks given back, recomputed later)
+
+A sequence whose client has gone leaves from any of the three.
 """
 
 from __future__ import annotations
@@ -102,9 +104,24 @@ class Scheduler:
         """Give back the blocks of a finished sequence; whole ones stay in the prefix cache."""
         sequence.work_out(self.kv)
         if self.cache is not None:
-            in_kv = sequence.total_tokens - 1
+            in_kv = sequence.target_tokens - 1  # all but the newest token
             self.cache.insert(sequence.known_ids()[:in_kv], sequence.table)
         self._free(sequence)
+
+    def cancel(self, sequence: Sequence, log_position: int) -> None:
+        """Take out an unfinished sequence, wherever it is, and give back its blocks.
+
+        What a decoding one has computed stays in the prefix cache, as when it finishes; of a
+        prefill under way nothing is stored yet.
+        """
+        if sequence in self.waiting:
+            self._leave_queue(sequence)
+        elif sequence in self.prefilling:
+            self.prefilling.remove(sequence)
+            self._free(sequence)
+        else:
+            self.decoding.take(sequence, log_position)
+            self.finish(sequence)
 
     def steps_with_room(self, room: Callable[[int], Tokens], steps: int) -> int:
         """Return how many of the next `steps` decode steps, at least one, have blocks enough."""
@@ -161,6 +178,13 @@ class Scheduler:
         sequence.prefill_start = sequence.computed_tokens = len(cached) * self.config.block_size
         self._count_admission(sequence)
         return sequence
+
+    def _leave_queue(self, sequence: Sequence) -> None:
+        """Drop `sequence` from the queue, and its place in a static batch that it was to join."""
+        newcomers = [one for one in self.waiting if one.preemptions == 0]
+        self._batch_places -= sequence in newcomers[: self._batch_places]
+        self.waiting.remove(sequence)
+        self._no_room = False  # whoever heads the queue now may need less
 
     def _cached_blocks(self, ids: NDArray[np.int32]) -> BlockIds:
         """Return the blocks of the longest cached prefix; the last token is always computed."""

@@ -26,7 +26,6 @@ class Sequence:
     __slots__ = (
         "_known_tokens",
         "_read_position",
-        "_state",
         "_written_tokens",
         "arrival_ns",
         "asked_tokens",
@@ -55,14 +54,13 @@ class Sequence:
         self.computed_tokens = 0  # of the prefill target, so far
         self.generated_tokens = 0
         self.preemptions = 0
-        self.output_ids = np.zeros(asked_tokens, np.int32)
+        self.output_ids = np.zeros(asked_tokens, np.int32)  # those not generated yet mean nothing
         self.prefill_ends_ns: list[int] = []  # each prefill, first or repeated, gives one token
         self.spans: list[tuple[int, int]] = []  # decode steps after each prefill, as log positions
         self.finished_ns: int | None = None
         self._known_tokens = 0  # output tokens whose ids have been worked out
         self._written_tokens = 0  # output tokens whose ids lie in the KV
-        self._read_position = -1  # output position for which `_state` was read
-        self._state = 0
+        self._read_position = -1  # output position at which the KV was read last
 
     @property
     def total_tokens(self) -> int:
@@ -97,21 +95,28 @@ class Sequence:
         self._written_tokens = self._known_tokens
 
     def work_out(self, kv: KvBlocks) -> None:
-        """Give every generated token its id: a hash of what is read back through the block table.
+        """Give every generated token its id, and store in the KV all but the newest.
 
         Timing never looks at ids, so this waits until somebody does: at the end, at a preemption.
+        """
+        self.work_out_ids(kv)
+        self._write_output(kv, self.generated_tokens - 1)  # the newest token has no KV yet
+
+    def work_out_ids(self, kv: KvBlocks) -> None:
+        """Give every generated token its id: a hash of what is read back through the block table.
+
+        A read holds for a stride, whose ids are made at once: each further token of it is cheap.
         """
         prompt = len(self.prompt_ids)
         while self._known_tokens < self.generated_tokens:
             start = self._known_tokens
+            end = self._stride_end(start)
             if self._read_position != self._stride_start(start):
                 self._write_output(kv, start)
-                self._state = kv.read(self.table, prompt + start)
+                state = kv.read(self.table, prompt + start)
+                self.output_ids[start:end] = _answer(state, prompt + start, prompt + end)
                 self._read_position = start
-            end = min(self.generated_tokens, self._stride_end(start))
-            self.output_ids[start:end] = _answer(self._state, prompt + start, prompt + end)
-            self._known_tokens = end
-        self._write_output(kv, self.generated_tokens - 1)  # the newest token has no KV yet
+            self._known_tokens = min(self.generated_tokens, end)
 
     def token_events(
         self, step_ends_ns: NDArray[np.int64], speculation: Speculation | None

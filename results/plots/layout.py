@@ -189,12 +189,13 @@ def outline(values: Floats, points: int = 160) -> tuple[Floats, Floats]:
     """Return (places, height from 0 to 1) of the smoothed density of log values.
 
     A Gaussian kernel by Silverman's rule on a histogram: drawn for the eye, nothing is read off.
+    It ends one kernel width beyond the values, so that it shows no times that nobody waited.
     """
     logs = np.log(values)
     quartiles = np.subtract(*np.percentile(logs, [75, 25])) / 1.34
     spread = min(float(np.std(logs)), float(quartiles)) or float(np.std(logs))
     width = max(0.9 * spread * len(logs) ** -0.2, 0.004)
-    grid = np.linspace(logs.min() - 3 * width, logs.max() + 3 * width, points)
+    grid = np.linspace(logs.min() - width, logs.max() + width, points)
     cell = grid[1] - grid[0]
     counts, _ = np.histogram(logs, bins=np.append(grid - cell / 2, grid[-1] + cell / 2))
     reach = np.arange(-points + 1, points) * cell
