@@ -64,7 +64,7 @@ def _summary(sweep: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         **{name: sweep[name] for name in ("name", "created", "model", "hardware", "seed")},
-        **{name: sweep.get(name) for name in ("harness_version", "slo", "price_per_gpu_hour")},
+        **{name: sweep.get(name) for name in ("file", "harness_version", "slo", "price_per_gpu_hour")},
         "simulated": any(row["engine_kind"] == "simulated" for row in rows),
         "margin": MARGIN,
         "assumptions": _each_once(row["assumptions"] for row in rows),

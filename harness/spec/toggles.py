@@ -127,6 +127,8 @@ class _Reader:
         if isinstance(data, Mapping) and name == "speculative":
             return self._speculation(data, at)
         word = _word(data)
+        if name == "block_size" and word == "auto":
+            return ToggleValue(word)
         if name in NUMBERS:
             if isinstance(data, int) and not isinstance(data, bool) and data >= 1:
                 return ToggleValue(str(data))
