@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
+
+from adapters.runtime import Runtime
 
 
 class EngineError(Exception):
@@ -78,6 +81,9 @@ class EngineSettings:
     memory_utilization: float = 0.9  # share of each GPU's memory that the engine may take
     extra_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    runtime: Runtime | None = None  # None: the engine's program is on PATH
+    start_timeout_s: float = 900.0  # until it must have generated its first token
+    log_path: Path | None = None  # what the engine writes goes there; None: into a passing file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +92,17 @@ class ServerCounters:
 
     prompt_tokens: int | None = None
     cached_prompt_tokens: int | None = None
+    looked_up_prompt_tokens: int | None = None  # prompt tokens that a prefix cache was searched for
     output_tokens: int | None = None
     drafted_tokens: int | None = None
     accepted_tokens: int | None = None
     verify_steps: int | None = None  # sequence-steps that verified a draft
     preemptions: int | None = None
-    steps: int | None = None
+    steps: int | None = None  # of a real server those that brought a token
+    sequence_steps: int | None = None  # over all steps, the sequences that got tokens in them
     graph_steps: int | None = None  # steps replayed from a CUDA graph
     split_prefills: int | None = None  # prompts whose prefill took more than one step
+    split_prefills_at_least: int | None = None  # so many for sure, where the server counts no splits
     mixed_steps: int | None = None  # steps that held prefill and decode tokens together
     late_admissions: int | None = None  # sequences admitted while others were decoding
     peak_running: int | None = None

@@ -18,6 +18,7 @@ from results.statistics import geometric_mean
 from results.store import finite, read_runs, read_sweep, write_json, write_text
 
 SCHEMA_VERSION = 1
+_FROM_SWEEP = ("file", "harness_version", "slo", "price_per_gpu_hour")
 SUMMARY_FILE, CSV_FILE = "summary.json", "summary.csv"
 _ALIKE = "virtual time: the baseline run again is exactly 1 by construction, and an interval \
 shows the spread of the drawn requests only, not the noise of a machine"
@@ -64,7 +65,7 @@ def _summary(sweep: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         **{name: sweep[name] for name in ("name", "created", "model", "hardware", "seed")},
-        **{name: sweep.get(name) for name in ("file", "harness_version", "slo", "price_per_gpu_hour")},
+        **{name: sweep.get(name) for name in _FROM_SWEEP},
         "simulated": any(row["engine_kind"] == "simulated" for row in rows),
         "margin": MARGIN,
         "assumptions": _each_once(row["assumptions"] for row in rows),
