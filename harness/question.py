@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.arrivals import constant_arrivals, gamma_arrivals, poisson_arrivals, trace_arrivals
-from harness.plan.planned import PlannedRun
 from harness.schedule import ClosedLoop, OpenLoop, Schedule
 from harness.spec import Load
-from workloads.base import Conversation, Drawn
+from workloads.base import Conversation, Drawn, Workload
 from workloads.prompts import prefix_hit_ceiling
 
 
@@ -44,15 +44,18 @@ class Question:
         return OpenLoop(starts_ns=self.starts_ns)
 
 
-def question_of(run: PlannedRun) -> Question:
-    """Return what `run` asks, by its workload, load and seed alone. Raises `WorkloadError`."""
-    load = run.load
+def question_of(workload: Workload, load: Load, *, seed: int, max_model_len: int) -> Question:
+    """Return what `workload` asks under `load`. Raises `WorkloadError`."""
+
+    def draw(requests: int | None) -> Drawn:
+        return workload.draw(requests=requests, seed=seed, max_model_len=max_model_len)
+
     if load.mode == "concurrency":
-        return _question(_draw(run, load.requests), None)
+        return _question(draw(load.requests), None)
     if load.mode == "rate":
-        starts = _starts(load, run.seed)
-        return _question(_draw_conversations(run, len(starts)), starts)
-    drawn = _draw(run, None)
+        starts = _starts(load, seed)
+        return _question(_enough(draw, len(starts)), starts)
+    drawn = draw(None)
     times = [one.start_ns or 0 for one in drawn.conversations]
     return _question(drawn, trace_arrivals(times, speedup=load.speedup or 1.0))
 
@@ -67,15 +70,10 @@ def _question(drawn: Drawn, starts_ns: tuple[int, ...] | None) -> Question:
     )
 
 
-def _draw(run: PlannedRun, requests: int | None) -> Drawn:
-    limit = run.arm.settings.max_model_len
-    return run.workload.draw(requests=requests, seed=run.seed, max_model_len=limit)
-
-
-def _draw_conversations(run: PlannedRun, conversations: int) -> Drawn:
+def _enough(draw: Callable[[int], Drawn], conversations: int) -> Drawn:
     """Return at least `conversations` conversations; more requests only extend a draw."""
     requests = conversations
-    while len((drawn := _draw(run, requests)).conversations) < conversations:
+    while len((drawn := draw(requests)).conversations) < conversations:
         requests = math.ceil(requests * conversations / len(drawn.conversations))
     return drawn
 

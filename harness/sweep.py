@@ -149,7 +149,10 @@ class Sweep:
         key = (run.workload.name, run.load.label, run.block)
         if key not in self._questions:
             self._questions = {k: q for k, q in self._questions.items() if k[2] == run.block}
-            self._questions[key] = question_of(run)
+            limit = run.arm.settings.max_model_len
+            self._questions[key] = question_of(
+                run.workload, run.load, seed=run.seed, max_model_len=limit
+            )
         return self._questions[key]
 
     def _ramp_ns(self, run: PlannedRun, question: Question, endpoint: Endpoint) -> int:

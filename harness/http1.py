@@ -1,0 +1,218 @@
+"""HTTP/1.1 answers as bytes: the head, where the body lies, where it ends. Pure, without time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+_HEAD_LIMIT_BYTES = 1 << 20
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
+_STATUS_LINE = re.compile(rb"HTTP/(\d)\.(\d) (\d{3})(?: ([^\r\n]*))?\r?\n")
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]+)[ \t]*(?:;[^\r\n]*)?\r?\Z")
+_TRAILERS_END = re.compile(rb"\n\r?\n")
+_NO_BODY = frozenset((204, 205, 304))
+
+
+class NotHttpError(ValueError):
+    """Bytes that are no HTTP/1.1 answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """Status and headers of one answer."""
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]  # names in lower case; values of one name joined by commas
+    size_bytes: int  # up to where the body begins, interim answers (100 Continue) included
+    persistent: bool  # the server keeps the connection after this answer
+
+    @property
+    def chunked(self) -> bool:
+        """Whether the body comes in chunks, the last of which is empty."""
+        codings = self.headers.get("transfer-encoding", "").lower()
+        return codings.rsplit(",", 1)[-1].strip() == "chunked"
+
+    @property
+    def body_bytes(self) -> int | None:
+        """The body's length; None where chunks or the end of the connection tell it."""
+        if self.status in _NO_BODY:
+            return 0
+        stated = self.headers.get("content-length")
+        return None if self.chunked or stated is None else int(stated)
+
+
+def read_head(data: bytes) -> Head | None:
+    """Return the head that `data` begins with; None when it has not all come yet.
+
+    Interim answers are passed over, and lines may end without a carriage return. Raises
+    `NotHttpError`.
+    """
+    begin = 0
+    while True:
+        if not b"HTTP/".startswith(data[begin : begin + 5]):
+            raise NotHttpError(f"the answer begins with {data[begin : begin + 40]!r}")
+        end = _HEAD_END.search(data, begin)
+        if end is None:
+            if len(data) - begin > _HEAD_LIMIT_BYTES:
+                raise NotHttpError("the head of the answer has no end")
+            return None
+        head = _parsed_head(data[begin : end.end()], end.end())
+        if head.status >= 200:
+            return head
+        begin = end.end()
+
+
+def _parsed_head(block: bytes, size_bytes: int) -> Head:
+    line = _STATUS_LINE.match(block)
+    if line is None:
+        raise NotHttpError(f"the answer begins with {block[:40]!r}")
+    headers = _headers(block[line.end() :].decode("latin-1"))
+    stated = headers.get("content-length")
+    if stated is not None and not (stated.isascii() and stated.isdigit()):
+        raise NotHttpError(f"Content-Length is {stated!r}")
+    options = headers.get("connection", "").lower()
+    kept = "keep-alive" in options if line[1] + line[2] == b"10" else "close" not in options
+    head = Head(
+        status=int(line[3]),
+        reason=(line[4] or b"").decode("latin-1").strip(),
+        headers=headers,
+        size_bytes=size_bytes,
+        persistent=kept,
+    )
+    until_close = head.body_bytes is None and not head.chunked
+    return replace(head, persistent=False) if until_close else head
+
+
+def _headers(lines: str) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for line in lines.split("\n"):
+        name, colon, value = line.partition(":")
+        if colon:
+            name, value = name.strip().lower(), value.strip()
+            same = name == "content-length" and headers.get(name) == value
+            headers[name] = f"{headers[name]}, {value}" if name in headers and not same else value
+    return headers
+
+
+class BodyEnd:
+    """Sees when the body of one answer has come, from reads of any lengths. Stores no body."""
+
+    __slots__ = ("_line", "_skip_bytes", "_trailers", "chunked", "reached", "surplus")
+
+    def __init__(self, head: Head) -> None:
+        self.chunked = head.chunked and head.status not in _NO_BODY
+        length = None if self.chunked else head.body_bytes
+        self._skip_bytes = 0 if self.chunked else length  # until the next chunk line, or the end
+        self._line = b""  # a line of the framing that has begun
+        self._trailers = False
+        self.reached = length == 0
+        self.surplus = False  # bytes came behind the end
+
+    @property
+    def by_connection(self) -> bool:
+        """Whether only the end of the connection ends the body."""
+        return self._skip_bytes is None
+
+    def feed(self, data: bytes) -> bool:
+        """Take the next bytes of the body; return whether its end has been reached.
+
+        Raises `NotHttpError` for a chunk without a size.
+        """
+        if self.reached:
+            self.surplus = self.surplus or bool(data)
+        elif self.chunked:
+            self._feed_chunks(data)
+        elif self._skip_bytes is not None:
+            self._skip_bytes -= len(data)
+            self.reached = self._skip_bytes <= 0
+            self.surplus = self._skip_bytes < 0
+        return self.reached
+
+    def _feed_chunks(self, data: bytes) -> None:
+        at = 0
+        while not self.reached:
+            skipped = min(self._skip_bytes or 0, len(data) - at)
+            at += skipped
+            self._skip_bytes = (self._skip_bytes or 0) - skipped
+            end = data.find(b"\n", at)
+            if end < 0:
+                self._line += data[at:]
+                return
+            line, self._line = self._line + data[at:end], b""
+            at = end + 1
+            self._take_line(line)
+        self.surplus = at < len(data)
+
+    def _take_line(self, line: bytes) -> None:
+        if self._trailers:
+            self.reached = not line.strip()
+            return
+        size = chunk_size(line)
+        self._trailers = size == 0
+        self._skip_bytes = size + 2 if size else 0
+
+
+def chunk_size(line: bytes) -> int:
+    """Return the bytes of the chunk that `line` (without its line feed) announces."""
+    match = _CHUNK_SIZE.match(line)
+    if match is None:
+        raise NotHttpError(f"a chunk begins with {line[:40]!r} in place of its size")
+    return int(match[1], 16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Body:
+    """The body of one answer, and where its bytes lay among all that was read."""
+
+    data: bytes
+    starts: list[int]  # offsets in `data` at which its pieces begin
+    raw_starts: list[int]  # where the same pieces begin in what was read
+    whole: bool  # its framing says that nothing is missing
+
+    def raw_ends(self, ends: list[int]) -> NDArray[np.int64]:
+        """Return how much had to be read until the body had come up to each of `ends`."""
+        wanted = np.asarray(ends, dtype=np.int64)
+        starts = np.asarray(self.starts, dtype=np.int64)
+        piece = np.maximum(np.searchsorted(starts, wanted, side="left") - 1, 0)
+        raw_starts = np.asarray(self.raw_starts, dtype=np.int64)
+        return np.asarray(wanted - starts[piece] + raw_starts[piece], dtype=np.int64)
+
+
+def read_body(raw: bytes, head: Head, *, closed: bool) -> Body:
+    """Return the body of the answer `raw`, as much of it as came.
+
+    `closed`: the server ended the connection in good order, which ends a body of unknown length.
+    Raises `NotHttpError` for a chunk without a size.
+    """
+    begin = head.size_bytes
+    if head.chunked and head.body_bytes is None:
+        return _chunked_body(raw, begin)
+    length = head.body_bytes
+    data = raw[begin:] if length is None else raw[begin : begin + length]
+    whole = closed if length is None else len(data) == length
+    return Body(data=data, starts=[0], raw_starts=[begin], whole=whole)
+
+
+def _chunked_body(raw: bytes, at: int) -> Body:
+    pieces: list[bytes] = []
+    starts, raw_starts = [], []
+    length, whole = 0, False
+    while (end := raw.find(b"\n", at)) >= 0:
+        size = chunk_size(raw[at:end])
+        if not size:
+            whole = _TRAILERS_END.search(raw, end) is not None
+            break
+        piece = raw[end + 1 : end + 1 + size]
+        pieces.append(piece)
+        starts.append(length)
+        raw_starts.append(end + 1)
+        length += len(piece)
+        at = end + 1 + size + 2
+    return Body(
+        data=b"".join(pieces), starts=starts or [0], raw_starts=raw_starts or [at], whole=whole
+    )

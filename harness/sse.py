@@ -1,0 +1,99 @@
+"""Server-sent events: the bytes of a whole stream in, its events out. Pure; knows no time.
+
+Written from the WHATWG description of `text/event-stream`, and lenient where servers are: an event
+whose blank line never came is given too, marked as unfinished; two JSON texts on data lines without
+a blank line between them are two events.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# Atomic groups: a carriage return is never torn from its line feed to make a blank line of them.
+_BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+_LINE = re.compile(rb"([^\r\n]*)(\r\n|\n|\r|\Z)")
+
+
+@dataclass(slots=True, kw_only=True)
+class Events:
+    """The events of a stream that carry data, in order, as parallel lists."""
+
+    data: list[bytes] = field(default_factory=list)  # without field names; lines joined by "\n"
+    ends: list[int] = field(default_factory=list)  # bytes of the stream up to each event's last
+    names: dict[int, str] = field(default_factory=dict)  # index → name, of events that have one
+    unfinished: bool = False  # the last event's blank line never came
+
+
+def read_events(stream: bytes) -> Events:
+    """Return the events of `stream`. Comments, and events without data, are left out.
+
+    Lines may end in LF, CR LF or CR, also mixed; no line is too long.
+    """
+    events = Events()
+    end = 0
+    for begin, size, end in _blocks(stream):
+        block = stream[begin : begin + size]
+        # What nearly every event is: one line.
+        if block.startswith(b"data:") and b"\n" not in block and b"\r" not in block:
+            events.data.append(block[5:].strip())
+            events.ends.append(end)
+        else:
+            _read_lines(events, block, begin, end)
+    known = len(events.data)
+    _read_lines(events, stream[end:], end, len(stream))
+    events.unfinished = len(events.data) > known
+    return events
+
+
+def _blocks(stream: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield where each block that a blank line ends begins, its size, and where the next begins."""
+    blank = _uniform_blank_line(stream)
+    if blank is None:
+        begin = 0
+        for match in _BLANK_LINE.finditer(stream):
+            yield begin, match.start() - begin, match.end()
+            begin = match.end()
+        return
+    begin = 0
+    while (at := stream.find(blank, begin)) >= 0:
+        yield begin, at - begin, at + len(blank)
+        begin = at + len(blank)
+
+
+def _uniform_blank_line(stream: bytes) -> bytes | None:
+    """Return what ends every block where all lines end alike; None where they do not."""
+    returns = stream.count(b"\r")
+    if not returns:
+        return b"\n\n"
+    alike = stream.count(b"\r\n") == returns == stream.count(b"\n")
+    return b"\r\n\r\n" if alike else None
+
+
+def _read_lines(events: Events, block: bytes, begin: int, end: int) -> None:
+    """Add the event, or events, of one block that lies at `begin` and is over at `end`."""
+    data: list[bytes] = []
+    name, data_end = "", begin
+    for line in _LINE.finditer(block):
+        text = line[1].removeprefix(_BYTE_ORDER_MARK) if begin == line.start() == 0 else line[1]
+        field_name, _, value = text.partition(b":")
+        if field_name == b"event":
+            name = value.strip().decode("utf-8", "replace")
+        elif field_name == b"data":
+            value = value.removeprefix(b" ")
+            if data and data[-1].endswith(b"}") and value.startswith((b"{", b"[DONE]")):
+                _add(events, name, data, data_end)  # "}\n{" is inside no JSON text
+                data, name = [], ""
+            data.append(value)
+            data_end = begin + line.end()
+    _add(events, name, data, end)
+
+
+def _add(events: Events, name: str, data: list[bytes], end: int) -> None:
+    if data:
+        if name:
+            events.names[len(events.data)] = name
+        events.data.append(b"\n".join(data).strip())
+        events.ends.append(end)
