@@ -102,7 +102,9 @@ class ServerCounters:
     sequence_steps: int | None = None  # over all steps, the sequences that got tokens in them
     graph_steps: int | None = None  # steps replayed from a CUDA graph
     split_prefills: int | None = None  # prompts whose prefill took more than one step
-    split_prefills_at_least: int | None = None  # so many for sure, where the server counts no splits
+    split_prefills_at_least: int | None = (
+        None  # so many for sure, where the server counts no splits
+    )
     mixed_steps: int | None = None  # steps that held prefill and decode tokens together
     late_admissions: int | None = None  # sequences admitted while others were decoding
     peak_running: int | None = None

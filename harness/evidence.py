@@ -25,6 +25,7 @@ class Exercise:
     prefix_hit_ceiling: float | None  # share of prompt tokens that a perfect cache would find
     longest_prompt_tokens: int
     most_in_flight: int  # requests that the load may have open at once
+    kv_tokens: int | None = None  # room for KV; None: not known, so nothing was forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +85,28 @@ def _prefix_caching(seen: _Seen) -> _Finding:
     if cached is None or not prompt:
         return None, UNVERIFIABLE
     share = cached / prompt
-    if seen.kind == "off" and cached:
+    if seen.kind == "off" and (cached or seen.counters.looked_up_prompt_tokens):
         return share, CONTRADICTED
     if not seen.exercise.prefix_hit_ceiling:
         return share, NOT_EXERCISED
-    if seen.kind == "on" and not cached:  # a cache that is too small forgets before it is asked
-        return share, NOT_EXERCISED if seen.counters.evicted_blocks else CONTRADICTED
+    if seen.kind == "on" and not cached:
+        return share, NOT_EXERCISED if _forgot(seen) else CONTRADICTED
     return share, VERIFIED
+
+
+def _forgot(seen: _Seen) -> bool:
+    """Return whether a cache that is on may have dropped every prefix before it was asked for."""
+    counters, room = seen.counters, seen.exercise.kv_tokens
+    if counters.evicted_blocks is not None:
+        return counters.evicted_blocks > 0
+    went_through = (counters.prompt_tokens or 0) + (counters.output_tokens or 0)
+    return bool(counters.looked_up_prompt_tokens) and room is not None and went_through > room
 
 
 def _chunked_prefill(seen: _Seen) -> _Finding:
     split = seen.counters.split_prefills
     if split is None:
-        return None, UNVERIFIABLE
+        return _chunks_of_a_real_server(seen)
     if seen.kind == "off" and split:
         return split, CONTRADICTED
     if split:
@@ -109,10 +119,19 @@ def _chunked_prefill(seen: _Seen) -> _Finding:
     return split, NOT_EXERCISED if seen.counters.cached_prompt_tokens else CONTRADICTED
 
 
+def _chunks_of_a_real_server(seen: _Seen) -> _Finding:
+    """Judge by a lower bound: that it is 0 proves nothing, neither that none was split."""
+    split = seen.counters.split_prefills_at_least
+    if split:
+        return split, VERIFIED if seen.kind == "on" else CONTRADICTED
+    short = seen.exercise.longest_prompt_tokens <= seen.chunk_tokens
+    return split, NOT_EXERCISED if short and split is not None else UNVERIFIABLE
+
+
 def _batching(seen: _Seen) -> _Finding:
     late, peak = seen.counters.late_admissions, seen.counters.peak_running
     if late is None or peak is None:
-        return None, UNVERIFIABLE
+        return _mean_batch(seen)
     if (seen.kind == "static" and late) or (seen.kind == "none" and peak > 1):
         return late if seen.kind == "static" else peak, CONTRADICTED
     if seen.exercise.most_in_flight <= 1:
@@ -122,6 +141,19 @@ def _batching(seen: _Seen) -> _Finding:
     if seen.kind == "static":
         return late, VERIFIED if peak > 1 else NOT_EXERCISED
     return late, VERIFIED if late else NOT_EXERCISED
+
+
+def _mean_batch(seen: _Seen) -> _Finding:
+    """Judge by the sequences that got a token in a step, on average; tells none from the others."""
+    steps, sequence_steps = seen.counters.steps, seen.counters.sequence_steps
+    if not steps or sequence_steps is None or seen.kind == "static":
+        return None, UNVERIFIABLE
+    mean = sequence_steps / steps
+    if seen.kind == "none" and mean > 1:
+        return mean, CONTRADICTED
+    if seen.exercise.most_in_flight <= 1:
+        return mean, NOT_EXERCISED
+    return mean, VERIFIED if seen.kind == "none" or mean > 1 else NOT_EXERCISED
 
 
 def _cuda_graphs(seen: _Seen) -> _Finding:
@@ -135,10 +167,10 @@ def _cuda_graphs(seen: _Seen) -> _Finding:
 
 def _speculative(seen: _Seen) -> _Finding:
     drafted = seen.counters.drafted_tokens
-    if seen.kind == "off":
-        return drafted, CONTRADICTED if drafted else VERIFIED
     if drafted is None:
         return None, UNVERIFIABLE
+    if seen.kind == "off":
+        return drafted, CONTRADICTED if drafted else VERIFIED
     return drafted, VERIFIED if drafted else NOT_EXERCISED
 
 

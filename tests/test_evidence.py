@@ -60,6 +60,8 @@ def verdict(
         ("speculative", "ngram", {"drafted_tokens": 40}, "verified"),
         ("speculative", "ngram", {"drafted_tokens": 0}, "not exercised"),
         ("speculative", "off", {"drafted_tokens": 40}, "contradicted"),
+        ("speculative", "off", {"drafted_tokens": 0}, "verified"),
+        ("speculative", "off", {"drafted_tokens": None}, "unverifiable"),
         ("quantization", "int8", {}, "unverifiable"),
     ],
 )
@@ -68,6 +70,70 @@ def test_counters_decide(
 ) -> None:
     """Each counter that moved, or did not, gives the verdict that it must."""
     assert verdict(toggle, kind, counters) == expected
+
+
+# What vLLM counts: no evictions, no splits, no peak; but whether the cache was looked into.
+REAL = ServerCounters(
+    prompt_tokens=1000,
+    cached_prompt_tokens=700,
+    looked_up_prompt_tokens=1000,
+    output_tokens=500,
+    steps=100,
+    sequence_steps=500,
+    split_prefills_at_least=3,
+    drafted_tokens=0,
+)
+
+
+@pytest.mark.parametrize(
+    ("toggle", "kind", "counters", "expected"),
+    [
+        ("prefix_caching", "on", {}, "verified"),
+        ("prefix_caching", "on", {"cached_prompt_tokens": 0}, "contradicted"),
+        ("prefix_caching", "off", {"cached_prompt_tokens": 0}, "contradicted"),
+        (
+            "prefix_caching",
+            "off",
+            {"cached_prompt_tokens": 0, "looked_up_prompt_tokens": 0},
+            "verified",
+        ),
+        ("chunked_prefill", "on", {}, "verified"),
+        ("chunked_prefill", "on", {"split_prefills_at_least": 0}, "unverifiable"),
+        ("chunked_prefill", "off", {}, "contradicted"),
+        ("chunked_prefill", "off", {"split_prefills_at_least": 0}, "unverifiable"),
+        ("chunked_prefill", "on", {"split_prefills_at_least": None}, "unverifiable"),
+        ("batching", "continuous", {}, "verified"),
+        ("batching", "continuous", {"sequence_steps": 100}, "not exercised"),
+        ("batching", "none", {"sequence_steps": 100}, "verified"),
+        ("batching", "none", {}, "contradicted"),
+        ("batching", "none", {"steps": None}, "unverifiable"),
+        ("cuda_graphs", "off", {}, "unverifiable"),
+    ],
+)
+def test_what_a_real_server_counts_decides_as_far_as_it_goes(
+    toggle: str, kind: str, counters: dict[str, int | None], expected: str
+) -> None:
+    """Totals of a server that keeps no peaks and no splits still tell on from off."""
+    value = ToggleValue(kind)
+    settings = replace(SETTINGS, toggles={toggle: value})
+    seen = replace(REAL, **counters)
+
+    triples = examine(settings, {toggle: value.label}, seen, BUSY)
+
+    assert triples[toggle].verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("kv_tokens", "expected"), [(1499, "not exercised"), (1500, "contradicted")]
+)
+def test_a_cache_can_only_forget_what_does_not_fit(kv_tokens: int, expected: str) -> None:
+    """No hit in a cache that had room for all that went through it voids the run."""
+    settings = replace(SETTINGS, toggles={"prefix_caching": ToggleValue("on")})
+    seen = replace(REAL, cached_prompt_tokens=0)
+
+    triples = examine(settings, {}, seen, replace(BUSY, kv_tokens=kv_tokens))
+
+    assert triples["prefix_caching"].verdict == expected
 
 
 @pytest.mark.parametrize(
@@ -85,6 +151,17 @@ def test_a_load_that_cannot_move_the_counter_proves_nothing(
     idle = {"cached_prompt_tokens": 0, "split_prefills": 0, "late_admissions": 0}
 
     assert verdict(toggle, kind, idle, exercise) == "not exercised"
+
+
+def test_the_same_holds_for_what_a_real_server_counts() -> None:
+    """One request at a time shows no batch, and a short prompt no chunk."""
+    seen = replace(REAL, sequence_steps=100, split_prefills_at_least=0)
+    quiet = replace(BUSY, longest_prompt_tokens=100, most_in_flight=1)
+    toggles = {"batching": ToggleValue("none"), "chunked_prefill": ToggleValue("on")}
+
+    triples = examine(replace(SETTINGS, toggles=toggles), {}, seen, quiet)
+
+    assert {triple.verdict for triple in triples.values()} == {"not exercised"}
 
 
 def test_the_servers_own_word_against_ours_voids_the_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -57,8 +58,8 @@ class Quiet:
     def answered(self, record: RequestRecord) -> None:
         if self._left is not None:
             self._left -= 1
-            if self._left < 0:
-                raise KeyboardInterrupt
+            if self._left == -1:  # once, as Ctrl-C does
+                signal.raise_signal(signal.SIGINT)
 
     def ended(self, run: PlannedRun, status: str) -> None:
         self.statuses.append(status)

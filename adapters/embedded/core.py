@@ -169,7 +169,7 @@ class EngineCore:
             prompt_tokens=sequences.prompt_tokens,
             cached_prompt_tokens=sequences.cached_prompt_tokens,
             output_tokens=steps.output_tokens,
-            drafted_tokens=steps.drafted_tokens if speculative else None,
+            drafted_tokens=steps.drafted_tokens,
             accepted_tokens=steps.accepted_tokens if speculative else None,
             verify_steps=steps.verify_steps if speculative else None,
             preemptions=sequences.preemptions,

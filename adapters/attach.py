@@ -1,0 +1,172 @@
+"""A server that runs already: what it is and what it takes, found out by asking, never by starting.
+
+Only GETs are sent, so that a server's own count of requests is that of the load.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from adapters.asking import NO_ANSWER, Answer, ask
+from adapters.base import EngineError, ServerCounters, Target
+from adapters.server_metrics import ServerMetrics
+
+# Optional request fields that a kind of server takes, by a prefix of its metrics. A server of no
+# known kind is sent what most take; what it answers 400 to is told with its own words.
+_COMMON = frozenset({"seed", "ignore_eos", "include_usage"})
+_FIELDS = {
+    "vllm:": _COMMON | {"continuous_usage_stats", "cache_salt"},
+    "sglang:": _COMMON | {"continuous_usage_stats"},
+    "trtllm_": frozenset({"seed", "ignore_eos", "include_usage"}),
+}
+_UNKNOWN_FIELDS = _COMMON | {"continuous_usage_stats"}
+# Ids below this exist in the vocabulary of any model worth serving; more needs a tokenizer to tell.
+_SAFE_VOCABULARY = 4096
+_POLL_S = 0.2
+_ASK_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """An endpoint that somebody else started: its toggles cannot be flipped or proven here."""
+
+    target: Target
+    engine_version: str
+    engine_kind: str
+    max_model_len: int | None  # None: the server does not tell
+    waited_s: float  # for the server to answer
+
+    def effective(self) -> Mapping[str, str]:
+        """Return nothing: no toggle was asked of this server."""
+        return {}
+
+    def counters(self) -> ServerCounters:
+        """Return the totals that vLLM-named metrics tell; None for each that is not there."""
+        try:
+            answer = ask(self.target.url, "/metrics", timeout_s=_ASK_S)
+        except NO_ANSWER:
+            return ServerCounters()
+        metrics = ServerMetrics(answer.text if answer.status == 200 else "")
+        return ServerCounters(
+            prompt_tokens=metrics.count("vllm:prompt_tokens"),
+            cached_prompt_tokens=metrics.count("vllm:prefix_cache_hits"),
+            output_tokens=metrics.count("vllm:generation_tokens"),
+            drafted_tokens=metrics.count("vllm:spec_decode_num_draft_tokens"),
+            accepted_tokens=metrics.count("vllm:spec_decode_num_accepted_tokens"),
+            verify_steps=metrics.count("vllm:spec_decode_num_drafts"),
+            preemptions=metrics.count("vllm:num_preemptions"),
+        )
+
+    def reset(self) -> None:
+        """Leave the server's cache as it is: it is not ours."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return what was found out."""
+        return {"url": self.target.url, "waited_s": self.waited_s, "assumptions": []}
+
+
+def attach(
+    url: str,
+    model: str,
+    *,
+    api: str = "completions",
+    vocabulary: int | None = None,
+    wait_s: float = 30.0,
+    waiting: Callable[[str], None] = lambda _: None,
+) -> Attached:
+    """Return the server at `url` once it answers, at the latest after `wait_s`.
+
+    `vocabulary` None sends ids that every model has. `waiting` is told once why it is waited.
+    Raises `EngineError` for an address that is none, a server that does not come, and one that
+    serves other models.
+    """
+    base = _base(url)
+    answer, waited_s = _models(base, wait_s, waiting)
+    known = {str(one.get("id")): one for one in _listed(answer)}
+    if known and model not in known:
+        error = EngineError(
+            f"{base} does not serve {model!r}; it serves {', '.join(sorted(known))}"
+        )
+        error.add_note("name one of them with --model, or look who answers on this port")
+        raise error
+    version, simulated = _version(base)
+    target = Target(
+        url=base,
+        model=model,
+        api=api,
+        fields=_fields(base),
+        vocabulary=(vocabulary or _SAFE_VOCABULARY) if api == "completions" else None,
+    )
+    return Attached(
+        target=target,
+        engine_version=version,
+        engine_kind="simulated" if simulated else "real",
+        max_model_len=known.get(model, {}).get("max_model_len"),
+        waited_s=waited_s,
+    )
+
+
+def _base(url: str) -> str:
+    """Return scheme, host and port of `url`; a trailing /v1 is what people paste."""
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
+    except ValueError:
+        good = False
+    if not good:
+        error = EngineError(f"{url!r} is no address of a server")
+        error.add_note("expected something like http://127.0.0.1:8000")
+        raise error
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _models(base: str, wait_s: float, waiting: Callable[[str], None]) -> tuple[Answer, float]:
+    """Return the server's list of models as soon as it answers, and how long that took."""
+    begun_s, why = time.monotonic(), ""
+    while True:
+        try:
+            answer = ask(base, "/v1/models", timeout_s=_ASK_S)
+            if answer.status != 503:  # 503: up, and not ready
+                return answer, time.monotonic() - begun_s
+            now = "it answers 503, not ready"
+        except NO_ANSWER as silence:
+            now = str(silence) or type(silence).__name__
+        if not why:
+            waiting(f"waiting up to {wait_s:g} s for {base}: {now}")
+        why = now
+        if time.monotonic() - begun_s + _POLL_S > wait_s:
+            break
+        time.sleep(_POLL_S)
+    error = EngineError(f"no server answered at {base} within {wait_s:g} s: {why}")
+    error.add_note("start it first, or look at the port; --wait gives it longer")
+    raise error
+
+
+def _listed(answer: Answer) -> list[dict[str, Any]]:
+    document = answer.json() if answer.status == 200 else None
+    models = document.get("data") if isinstance(document, dict) else None
+    return [one for one in models if isinstance(one, dict)] if isinstance(models, list) else []
+
+
+def _version(base: str) -> tuple[str, bool]:
+    """Return what /version says, and whether it calls itself simulated."""
+    try:
+        document = ask(base, "/version", timeout_s=_ASK_S).json()
+    except NO_ANSWER:
+        document = None
+    if not isinstance(document, dict) or "version" not in document:
+        return "unknown", False
+    return str(document["version"]), bool(document.get("simulated"))
+
+
+def _fields(base: str) -> frozenset[str]:
+    try:
+        metrics = ServerMetrics(ask(base, "/metrics", timeout_s=_ASK_S).text)
+    except NO_ANSWER:
+        return _UNKNOWN_FIELDS
+    known = (fields for prefix, fields in _FIELDS.items() if metrics.has(prefix))
+    return next(known, _UNKNOWN_FIELDS)
