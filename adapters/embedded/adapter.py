@@ -169,13 +169,6 @@ def room(settings: EngineSettings) -> KvRoom:
 def engine_config(settings: EngineSettings) -> EngineConfig:
     """Return the scheduler's configuration. Raises `EngineError`."""
     check_context(find_model(settings.model), settings.max_model_len)
-    speculation = _speculation(settings.toggles["speculative"])
-    queries = 1 + (speculation.draft_tokens if speculation else 0)
-    if settings.max_batched_tokens < queries:
-        raise EngineError(
-            f"max_batched_tokens {settings.max_batched_tokens} is less than one sequence feeds to "
-            f"a step ({queries})"
-        )
     return EngineConfig(
         num_blocks=room(settings).blocks,
         block_size=_block_size(settings),
@@ -187,7 +180,7 @@ def engine_config(settings: EngineSettings) -> EngineConfig:
         batching=settings.toggles["batching"].kind,
         paged_kv=_on(settings, "paged_kv"),
         cuda_graphs=_on(settings, "cuda_graphs"),
-        speculation=speculation,
+        speculation=_speculation(settings.toggles["speculative"]),
     )
 
 

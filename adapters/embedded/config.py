@@ -37,12 +37,16 @@ class EngineConfig:
 
     @property
     def running_limit(self) -> int:
-        """Sequences that may run at once; every one of them decodes in every step."""
+        """Sequences that may run at once; every one of them decodes in every step.
+
+        Each counts as one token of a step's budget; the draft tokens that it also feeds do not, as
+        in SGLang, whose chunk bounds prompts alone.
+        """
         if self.batching == "none":
             return 1
         if not self.chunked_prefill:
             return self.max_num_seqs
-        return max(1, min(self.max_num_seqs, self.max_batched_tokens // self.queries))
+        return min(self.max_num_seqs, self.max_batched_tokens)
 
     @property
     def prefill_budget(self) -> int:

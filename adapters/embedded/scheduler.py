@@ -75,7 +75,7 @@ class Scheduler:
         self.grow(self.config.queries)
         chunked = self.config.chunked_prefill
         decoding = len(self.decoding)
-        budget = self.config.prefill_budget - (decoding * self.config.queries if chunked else 0)
+        budget = self.config.prefill_budget - (decoding if chunked else 0)
         chunks: list[tuple[Sequence, int]] = []
         for sequence in self.prefilling:
             budget -= self._take(sequence, budget, chunks)
