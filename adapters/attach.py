@@ -160,7 +160,7 @@ def _version(base: str) -> tuple[str, bool]:
         document = None
     if not isinstance(document, dict) or "version" not in document:
         return "unknown", False
-    return str(document["version"]), bool(document.get("simulated"))
+    return str(document["version"]), document.get("kind") == "simulated"
 
 
 def _fields(base: str) -> frozenset[str]:

@@ -14,6 +14,8 @@ from adapters.runtime import Runtime
 class EngineError(Exception):
     """An engine that cannot be configured or started, for a reason the user can mend."""
 
+    about: str | None = None  # the field of `EngineSettings` or the toggle that is at fault, if one
+
 
 class UnsupportedToggleError(EngineError):
     """A toggle value that this engine cannot follow; the plan shows the message as the reason."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from harness import __version__
+from harness.interrupts import interruptible
+from harness.load_arguments import add_load, add_serve
 
 RUN_WENT_WRONG, WRONG_BEFORE_START, INTERRUPTED = 1, 2, 130  # 0 is good
 
@@ -28,22 +32,30 @@ kept beside what is left, so that there are ratios"""
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code of the process."""
     arguments = _parser().parse_args(argv)
-    try:
-        # Everything heavy comes in here, so that `harness --help` answers at once.
-        from harness import commands  # noqa: PLC0415
+    with interruptible():
+        try:
+            return _run(arguments)
+        except KeyboardInterrupt:
+            _tell_interrupted(arguments)
+            return INTERRUPTED
 
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Return the exit code of one command; foreseen errors are told."""
+    # Everything heavy comes in here, so that `harness --help` answers at once.
+    from harness import commands, output  # noqa: PLC0415
+
+    output.spell_anything()
+    try:
         code = commands.COMMANDS[arguments.command](arguments)
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        _tell_interrupted(arguments)
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has gone, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains
-        return RUN_WENT_WRONG
+        with output.printing():  # what the command left in the buffer
+            return code
     except commands.FORESEEN as error:
         _tell(error)
         return RUN_WENT_WRONG if _has_begun(arguments) else WRONG_BEFORE_START
-    return code
+    except output.OutputError as error:
+        _tell(error)
+        return RUN_WENT_WRONG
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,9 +78,13 @@ def _parser() -> argparse.ArgumentParser:
         help="default: a sweep that needs no GPU",
     )
     run.add_argument(
-        "--out", type=Path, metavar="DIR", help="a new folder; default: runs/NAME-DATE-TIME"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        action=_Once,
+        help="a new folder; default: runs/NAME-DATE-TIME",
     )
-    run.add_argument("--only", metavar="GLOB", help=_ONLY)
+    run.add_argument("--only", metavar="GLOB", action=_Once, help=_ONLY)
     run.set_defaults(command="run", folder=None)
 
     plan = commands.add_parser("plan", help="show what a sweep will do; starts nothing")
@@ -79,28 +95,47 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("directory", type=Path, metavar="DIR", help="the folder of a sweep")
     report.set_defaults(command="report", folder=None)
 
-    for command in (run, plan, report):
+    add_serve(commands)
+    for command in (run, plan, report, add_load(commands)):
         command.add_argument(
             "--json", action="store_true", help="print one JSON document and nothing else"
         )
     return parser
 
 
+class _Once(argparse.Action):
+    """An option that may stand once: of two, argparse would drop the first in silence."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option_string} stands twice; give it once")
+        setattr(namespace, self.dest, values)
+
+
 def _has_begun(arguments: argparse.Namespace) -> bool:
-    return arguments.folder is not None and arguments.folder.exists()
+    return arguments.folder is not None and os.path.lexists(arguments.folder)
 
 
 def _tell(error: Exception) -> None:
-    for line in str(error).splitlines():
-        sys.stderr.write(f"error: {line}\n")
-    for note in getattr(error, "__notes__", []):
-        sys.stderr.write(f"  {note}\n")
+    lines = [f"error: {line}" for line in str(error).splitlines()]
+    _say(*lines, *(f"  {note}" for note in getattr(error, "__notes__", [])))
 
 
 def _tell_interrupted(arguments: argparse.Namespace) -> None:
-    sys.stderr.write("interrupted\n")
-    if _has_begun(arguments):
-        sys.stderr.write(f"  finished runs are stored: harness report {arguments.folder}\n")
+    stored = f"  finished runs are stored: harness report {arguments.folder}"
+    _say("interrupted", *([stored] if _has_begun(arguments) else []))
+
+
+def _say(*lines: str) -> None:
+    """Tell the user; nothing is worse for nobody listening."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
 if __name__ == "__main__":

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from adapters import ENGINES
 from adapters.base import EngineAdapter, EngineError
+from harness.load_command import load
+from harness.output import PlainConsole, printing
 from harness.plan.document import plan_document
 from harness.plan.make import make_plan
 from harness.plan.planned import Plan
@@ -23,6 +27,7 @@ from harness.plan.text import print_plan
 from harness.progress import LiveProgress
 from harness.quickstart import quickstart
 from harness.reporting import rebuild
+from harness.serve_command import serve
 from harness.spec import SpecError, load_sweep
 from harness.sweep import Sweep
 from results.store import StoreError
@@ -43,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         plan = select(plan, arguments.only)
     folder = _new_folder(arguments.out, plan.spec.name)
     arguments.folder = folder
-    with LiveProgress(Console(stderr=True), len(plan.planned)) as progress:
+    with LiveProgress(PlainConsole(stderr=True), len(plan.planned)) as progress:
         Sweep(plan, adapters, folder).run(progress)
     return _show(folder, as_json=arguments.json)
 
@@ -51,15 +56,18 @@ def run(arguments: argparse.Namespace) -> int:
 def plan(arguments: argparse.Namespace) -> int:
     """Show what a sweep will do; start nothing."""
     planned = _planned(arguments.sweep, _adapters())
-    if arguments.json:
-        _print_json(plan_document(planned))
-    else:
-        print_plan(planned, Console())
+    with printing():
+        if arguments.json:
+            _print_json(plan_document(planned))
+        else:
+            print_plan(planned, PlainConsole())
     return 0
 
 
 def report(arguments: argparse.Namespace) -> int:
     """Rebuild the report of a stored sweep and show it; return what its runs came to."""
+    if arguments.directory.is_file():
+        raise StoreError(f"{arguments.directory}: is a file; expected the folder of a sweep")
     return _show(arguments.directory, as_json=arguments.json)
 
 
@@ -67,6 +75,8 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "run": run,
     "plan": plan,
     "report": report,
+    "load": load,
+    "serve": serve,
 }
 
 
@@ -84,7 +94,7 @@ def _new_folder(out: Path | None, name: str) -> Path:
         stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
         numbered = (stem.with_name(f"{stem.name}-{number}") for number in range(2, 1000))
         return next(path for path in (stem, *numbered) if not path.exists())
-    if out.exists():
+    if os.path.lexists(out):  # unlike `Path.exists`, False for a name too long for the disk
         error = StoreError(f"--out {out}: exists already; a sweep never overwrites another")
         error.add_note("name a new folder, or leave --out away")
         raise error
@@ -93,12 +103,24 @@ def _new_folder(out: Path | None, name: str) -> Path:
 
 def _show(folder: Path, *, as_json: bool) -> int:
     summary = rebuild(folder)
-    if as_json:
-        _print_json(summary)
-    else:
-        print_summary(summary, Console())
-    Console(stderr=as_json).print(Text(f"wrote {folder}"), soft_wrap=True)
-    return 1 if _WENT_WRONG & {one["status"] for one in summary["runs"]} else 0
+    statuses = Counter(one["status"] for one in summary["runs"])
+    with printing():
+        if as_json:
+            _print_json(summary)
+        else:
+            print_summary(summary, PlainConsole())
+    with printing() if not as_json else contextlib.suppress(OSError):
+        console = PlainConsole(stderr=as_json)
+        for line in (*_missing(statuses), f"wrote {folder}"):
+            console.print(Text(line), soft_wrap=True)
+    return 1 if _WENT_WRONG & set(statuses) or not statuses["ok"] else 0
+
+
+def _missing(statuses: Counter[str]) -> Iterator[str]:
+    """Yield how many of the planned runs are stored, where some are not."""
+    planned = statuses.total() - statuses["skipped"]
+    if gone := statuses["interrupted"]:
+        yield f"{planned - gone} of {planned} planned runs are stored; the others did not finish"
 
 
 def _print_json(document: Mapping[str, Any]) -> None:

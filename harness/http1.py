@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,7 @@ def read_head(data: bytes) -> Head | None:
         begin = end.end()
 
 
+@lru_cache(maxsize=64)  # the answers of a run begin alike
 def _parsed_head(block: bytes, size_bytes: int) -> Head:
     line = _STATUS_LINE.match(block)
     if line is None:
@@ -157,6 +159,7 @@ class BodyEnd:
         self._skip_bytes = size + 2 if size else 0
 
 
+@lru_cache(maxsize=4096)  # chunks have few sizes
 def chunk_size(line: bytes) -> int:
     """Return the bytes of the chunk that `line` (without its line feed) announces."""
     match = _CHUNK_SIZE.match(line)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -79,10 +80,45 @@ class LiveProgress:
     def _draw(self) -> None:
         self._drawn_s = time.monotonic()
         self._bars.update(self._one, completed=self._answered)
-        self._bars.refresh()
+        with contextlib.suppress(OSError):  # nobody looks any more: the sweep goes on
+            self._bars.refresh()
 
     def _say(self, line: str) -> None:
-        self._console.print(Text(line), soft_wrap=True)
+        with contextlib.suppress(OSError):
+            self._console.print(Text(line), soft_wrap=True)
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._begun_s
+
+
+class RequestCount:
+    """Counts answered requests on a terminal, by one short write a second: the load comes first.
+
+    Drawing a bar would hold up the very loop whose lateness is measured.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._shown = stream.isatty()
+        self._count = 0
+        self._written_s = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._shown and self._count:
+            self._stream.write("\r\033[K")
+
+    def answered(self, _: RequestRecord) -> None:
+        """Note that a request has ended."""
+        self._count += 1
+        if self._shown and time.monotonic() - self._written_s > 1:
+            self._written_s = time.monotonic()
+            self._stream.write(f"\r{self._count} requests answered")
+            self._stream.flush()

@@ -53,7 +53,7 @@ def question_of(workload: Workload, load: Load, *, seed: int, max_model_len: int
     if load.mode == "concurrency":
         return _question(draw(load.requests), None)
     if load.mode == "rate":
-        starts = _starts(load, seed)
+        starts = starts_of(load, seed=seed)
         return _question(_enough(draw, len(starts)), starts)
     drawn = draw(None)
     times = [one.start_ns or 0 for one in drawn.conversations]
@@ -78,7 +78,8 @@ def _enough(draw: Callable[[int], Drawn], conversations: int) -> Drawn:
     return drawn
 
 
-def _starts(load: Load, seed: int) -> tuple[int, ...]:
+def starts_of(load: Load, *, seed: int) -> tuple[int, ...]:
+    """Return when the conversations of an open loop at a rate start, in nanoseconds."""
     rate, length = load.rate_rps or 0.0, load.duration_ns
     if load.arrivals == "constant":
         return constant_arrivals(rate, duration_ns=length)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 
+_DATA = b"data: "
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Atomic groups: a carriage return is never torn from its line feed to make a blank line of them.
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
@@ -32,44 +34,41 @@ def read_events(stream: bytes) -> Events:
 
     Lines may end in LF, CR LF or CR, also mixed; no line is too long.
     """
-    events = Events()
-    end = 0
+    events = _one_line_events(stream)
+    if events is not None:
+        return events
+    events, end = Events(), 0
     for begin, size, end in _blocks(stream):
-        block = stream[begin : begin + size]
-        # What nearly every event is: one line.
-        if block.startswith(b"data:") and b"\n" not in block and b"\r" not in block:
-            events.data.append(block[5:].strip())
-            events.ends.append(end)
-        else:
-            _read_lines(events, block, begin, end)
+        _read_lines(events, stream[begin : begin + size], begin, end)
     known = len(events.data)
     _read_lines(events, stream[end:], end, len(stream))
     events.unfinished = len(events.data) > known
     return events
 
 
+def _one_line_events(stream: bytes) -> Events | None:
+    """Return the events of a stream that is nothing but `data: ` lines with a blank line after each.
+
+    That is what nearly every stream is. None where it is not.
+    """
+    returns = stream.count(b"\r")
+    blank = b"\r\n\r\n" if returns else b"\n\n"
+    if not (stream.startswith(_DATA) and stream.endswith(blank)):
+        return None
+    data = stream[len(_DATA) : -len(blank)].split(blank + _DATA)
+    lines = 2 * len(data)
+    if stream.count(b"\n") != lines or returns not in (0, lines):
+        return None
+    around = len(_DATA) + len(blank)
+    return Events(data=data, ends=list(accumulate(len(one) + around for one in data)))
+
+
 def _blocks(stream: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield where each block that a blank line ends begins, its size, and where the next begins."""
-    blank = _uniform_blank_line(stream)
-    if blank is None:
-        begin = 0
-        for match in _BLANK_LINE.finditer(stream):
-            yield begin, match.start() - begin, match.end()
-            begin = match.end()
-        return
     begin = 0
-    while (at := stream.find(blank, begin)) >= 0:
-        yield begin, at - begin, at + len(blank)
-        begin = at + len(blank)
-
-
-def _uniform_blank_line(stream: bytes) -> bytes | None:
-    """Return what ends every block where all lines end alike; None where they do not."""
-    returns = stream.count(b"\r")
-    if not returns:
-        return b"\n\n"
-    alike = stream.count(b"\r\n") == returns == stream.count(b"\n")
-    return b"\r\n\r\n" if alike else None
+    for match in _BLANK_LINE.finditer(stream):
+        yield begin, match.start() - begin, match.end()
+        begin = match.end()
 
 
 def _read_lines(events: Events, block: bytes, begin: int, end: int) -> None:
@@ -95,5 +94,5 @@ def _add(events: Events, name: str, data: list[bytes], end: int) -> None:
     if data:
         if name:
             events.names[len(events.data)] = name
-        events.data.append(b"\n".join(data).strip())
+        events.data.append(b"\n".join(data))
         events.ends.append(end)

@@ -10,24 +10,22 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from adapters.base import Endpoint, EngineAdapter, EngineError, ServerCounters
-from adapters.embedded.adapter import EmbeddedEndpoint
 from harness import __version__
-from harness.clock import VirtualClock, run_virtual, virtual_loop
 from harness.environment import git_commit, host_facts
 from harness.evidence import Exercise, Triple, contradictions, examine
-from harness.loadgen import play
 from harness.plan.document import plan_document
 from harness.plan.planned import Plan, PlannedRun
+from harness.play import play_on
 from harness.question import Question, question_of
-from harness.schedule import ClosedLoop, Schedule
-from harness.virtual_client import VirtualClient
+from harness.schedule import ClosedLoop
 from results.records import RequestRecord
 from results.store import create_sweep, write_run, write_sweep
 from workloads.base import Conversation
 
-_VIRTUAL_CERTIFICATE = {
-    "verdict": None,
-    "reasons": ["virtual time: the client takes none, so there is nothing to certify"],
+# Why a run has no certificate, by the clock that it ran on.
+_UNCERTIFIED = {
+    "virtual": "virtual time: the client takes none, so there is nothing to certify",
+    "monotonic": "this version does not certify its client",
 }
 # Gauges, not totals: their value at the end counts, not the difference over the run.
 _GAUGES = frozenset({"peak_running"})
@@ -119,8 +117,9 @@ class Sweep:
         endpoint.reset()
         before = endpoint.counters()
         started = datetime.now(UTC)
-        records = _play(endpoint, schedule, question.conversations, answered)
-        counters = _difference(before, endpoint.counters())
+        played = play_on(endpoint, schedule, question.conversations, answered)
+        records = played.records
+        counters = difference(before, endpoint.counters())
         engine_facts = dict(endpoint.facts())
         ceiling = self._ceiling(run, question, int(engine_facts["block_size"]))
         exercise = Exercise(
@@ -133,10 +132,10 @@ class Sweep:
         facts = {
             "engine_version": endpoint.engine_version,
             "engine_kind": endpoint.engine_kind,
-            "clock": "virtual",
-            "clock_origin_ns": 0,
+            "clock": played.clock,
+            "clock_origin_ns": played.origin_ns,
             "started": started.isoformat(timespec="seconds"),
-            "certificate": _VIRTUAL_CERTIFICATE,
+            "certificate": {"verdict": None, "reasons": [_UNCERTIFIED[played.clock]]},
             "evidence": {toggle: asdict(triple) for toggle, triple in triples.items()},
             "counters": asdict(counters),
             "prefix_hit_ceiling": ceiling,
@@ -164,8 +163,9 @@ class Sweep:
             return 0
         first = question.conversations[0]
         alone = Conversation(conversation_id=first.conversation_id, turns=first.turns[:1])
-        records = _play(endpoint, ClosedLoop(concurrency=1), (alone,), lambda _: None)
-        return records[0].closed_ns
+        played = play_on(endpoint, ClosedLoop(concurrency=1), (alone,), lambda _: None)
+        (record,) = played.records
+        return record.closed_ns - (record.sent_ns or 0)
 
     def _ceiling(self, run: PlannedRun, question: Question, block_tokens: int) -> float | None:
         key = (run.workload.name, run.load.label, run.block, block_tokens)
@@ -200,25 +200,7 @@ class Sweep:
         }
 
 
-def _play(
-    endpoint: Endpoint,
-    schedule: Schedule,
-    conversations: tuple[Conversation, ...],
-    answered: Callable[[RequestRecord], None],
-) -> list[RequestRecord]:
-    """Return the records of one run on virtual time."""
-    if not isinstance(endpoint, EmbeddedEndpoint):
-        raise TypeError(f"no client reaches {type(endpoint).__name__}")
-
-    async def asking() -> list[RequestRecord]:
-        loop = virtual_loop()
-        client = VirtualClient(endpoint.core, loop)
-        return await play(client, VirtualClock(loop), schedule, conversations, progress=answered)
-
-    return run_virtual(asking())
-
-
-def _difference(before: ServerCounters, after: ServerCounters) -> ServerCounters:
+def difference(before: ServerCounters, after: ServerCounters) -> ServerCounters:
     """Return what the counters moved by; None where the server does not count."""
     first, last = asdict(before), asdict(after)
     moved = {

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from results.checks import same_settings
 from results.effects import BASELINE, CONTROL, MARGIN, effects
+from results.flip_checks import same_settings
 from results.names import SCALARS, flatten
 from results.rows import Row, check, planned_row, public, stored_row
 from results.statistics import geometric_mean
@@ -61,7 +61,7 @@ def analyse(directory: Path) -> Analysis:
 def _summary(sweep: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
     by_arm = _in_arm_order(rows, sweep)
     arms = _arms(by_arm)
-    found, withheld = effects(by_arm)
+    found, withheld = effects(by_arm, sweep.get("design"))
     return {
         "schema_version": SCHEMA_VERSION,
         **{name: sweep[name] for name in ("name", "created", "model", "hardware", "seed")},
@@ -177,7 +177,10 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     notes = [_ALIKE] if any(row["clock"] == "virtual" for row in rows) else []
     cut = sum(row["status"] == "interrupted" for row in rows)
     if cut:
-        notes.append(f"the sweep is not complete: {cut} of {len(rows)} runs did not come to an end")
+        planned = sum(row["status"] != "skipped" for row in rows)
+        notes.append(f"the sweep is not complete: {planned - cut} of {planned} runs are there")
+    if not any(row["status"] == "ok" for row in rows):
+        notes.append("nothing could be measured: no run is ok")
     return notes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from results.names import HIGHER, headline_metrics, kind, primary_metrics
@@ -30,6 +30,7 @@ class Comparison:
     treated: float | None
     n_blocks: int
     ratio: Ratio | None  # None: a value is absent or 0, so there is no ratio
+    alike: bool  # blocks without any difference: nothing was drawn, they are one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,25 +42,30 @@ class EffectName:
     ratio_of: str
     implied: Mapping[str, str]  # what the value drags along
     baseline_above: bool
+    others_flipped: bool = False  # what is compared has every other toggle of the sweep flipped
 
 
-def effects(runs: Sequence[Row]) -> tuple[list[dict[str, Any]], list[str]]:
+def effects(
+    runs: Sequence[Row], design: str | None = None
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the effects of every engine × workload × load, and notes on what was withheld.
 
     `runs` are rows with `engine`, `label`, `arm`, `block`, `seed`, `workload`, `load`, `status`,
-    `flipped`, and `values`: metric name → value. Only runs of status ok are compared, and only
-    with the baseline's run of the same block and seed: those were asked the very same.
+    `flipped`, `clock`, and `values`: metric name → value. Only runs of status ok are compared, and
+    only with the baseline's run of the same block and seed: those were asked the very same. In the
+    design `leave-one-out`, an arm that leaves out one flip is compared with the arm that has all.
     """
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     for group in _groups(run for run in runs if run["status"] == "ok"):
-        comparisons = _comparisons(group)
+        comparisons = _comparisons(group, design)
         verdicts, p_values = _verdicts(comparisons, primary_metrics(group[0]["load"]))
         if alarm := _alarm(comparisons, verdicts):
             notes.append(f"{_place(group[0])}: no verdicts, since {alarm}")
             verdicts = {key: v for key, v in verdicts.items() if key[0] == CONTROL}
         elif verdicts and all(c.arm != CONTROL for c in comparisons):
             notes.append(f"{_place(group[0])}: no {CONTROL} to hold the verdicts against")
+        notes += _alike_notes(group[0], comparisons)
         rows += [_row(group[0], c, verdicts, p_values) for c in comparisons]
     return rows, notes
 
@@ -78,34 +84,99 @@ def _place(run: Row) -> str:
     return f"{run['label']}, {run['workload']}, {load['mode']}{value}"
 
 
-def _comparisons(group: Sequence[Row]) -> list[Comparison]:
+Blocks = Mapping[tuple[Any, Any], Row]  # (block, seed) → the run of one arm in it
+
+
+def _comparisons(group: Sequence[Row], design: str | None) -> list[Comparison]:
     arms: dict[str, dict[tuple[Any, Any], Row]] = {}
     for run in group:
         arms.setdefault(run["arm"], {})[run["block"], run.get("seed")] = run
     base = arms.pop(BASELINE, {})
+    everything = _everything(arms) if design == "leave-one-out" else None
     compared: list[Comparison] = []
     for arm, blocks in arms.items():
-        pairs = [(base[block], run) for block, run in sorted(blocks.items()) if block in base]
+        some = next(iter(blocks.values()))
+        left_out = _left_out(everything, some)
+        if everything is not None and left_out is not None:
+            name, pairs = left_out, _pairs(blocks, everything)
+        else:
+            name, pairs = effect_name(some), _pairs(base, blocks)
         if pairs:
             metrics = headline_metrics(group[0]["load"])
-            compared += [_compare(arm, metric, pairs) for metric in metrics]
+            compared += [_compare(arm, metric, name, pairs) for metric in metrics]
     return compared
 
 
-def _compare(arm: str, metric: str, pairs: Sequence[tuple[Row, Row]]) -> Comparison:
-    name = effect_name(pairs[0][1])
+def _pairs(base: Blocks, treated: Blocks) -> list[tuple[Row, Row]]:
+    return [(base[block], run) for block, run in sorted(treated.items()) if block in base]
+
+
+def _everything(arms: Mapping[str, Blocks]) -> Blocks | None:
+    """Return the arm that flips the most; None where no other flips all of that but one."""
+    sizes = {arm: len(next(iter(blocks.values()))["flipped"]) for arm, blocks in arms.items()}
+    most = max(sizes.values(), default=0)
+    largest = [arm for arm, size in sizes.items() if size == most]
+    return arms[largest[0]] if len(largest) == 1 and most > 1 else None
+
+
+def _left_out(everything: Blocks | None, run: Row) -> EffectName | None:
+    """Return what the effect of the one flip that `run` leaves out is called; None for others."""
+    if everything is None:
+        return None
+    whole = next(iter(everything.values()))
+    missing = {name: flip for name, flip in whole["flipped"].items() if name not in run["flipped"]}
+    if len(missing) != 1 or len(run["flipped"]) != len(whole["flipped"]) - 1:
+        return None
+    return replace(effect_name({**whole, "flipped": missing}), others_flipped=True)
+
+
+def _compare(
+    arm: str, metric: str, name: EffectName, pairs: Sequence[tuple[Row, Row]]
+) -> Comparison:
     baseline = [base["values"].get(metric) for base, _ in pairs]
     treated = [run["values"].get(metric) for _, run in pairs]
     above, below = (baseline, treated) if name.baseline_above else (treated, baseline)
+    alike = len(pairs) > 1 and _alike(pairs, baseline, treated)
+    ratio = _ratio(above, below)
+    if alike and ratio is not None:
+        ratio = replace(ratio, low=None, high=None, p_value=None)
     return Comparison(
         arm=arm,
         metric=metric,
         name=name,
         baseline=_mean(baseline),
         treated=_mean(treated),
-        n_blocks=len(pairs),
-        ratio=_ratio(above, below),
+        n_blocks=1 if alike else len(pairs),
+        ratio=ratio,
+        alike=alike,
     )
+
+
+def _alike(
+    pairs: Sequence[tuple[Row, Row]],
+    baseline: Sequence[float | None],
+    treated: Sequence[float | None],
+) -> bool:
+    """Return whether blocks on virtual time repeat one figure: then they are one, not several.
+
+    Fixed lengths, or a trace, leave nothing to draw, and a computed clock has no noise.
+    """
+    computed = all(run.get("clock") == "virtual" for pair in pairs for run in pair)
+    return computed and len(set(baseline)) == len(set(treated)) == 1
+
+
+def _alike_notes(run: Row, comparisons: Sequence[Comparison]) -> list[str]:
+    """Return a note where blocks repeat each other, so that nobody takes them for a sample."""
+    primary = set(primary_metrics(run["load"]))
+    told = [c for c in comparisons if c.ratio is not None and c.metric in primary]
+    alike = [c for c in told if c.alike]
+    if not alike:
+        return []
+    said = "blocks are identical, since nothing was drawn: n = 1, so no interval and no verdict"
+    if len(alike) == len(told):
+        return [f"{_place(run)}: {said}"]
+    metrics = ", ".join(dict.fromkeys(c.metric for c in alike))
+    return [f"{_place(run)}: in {metrics} of some arms, {said}"]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -233,6 +304,7 @@ def _row(
         "load": run["load"],
         "metric": comparison.metric,
         "unit": kind(comparison.metric).unit,
+        "others_flipped": name.others_flipped,
         "baseline": comparison.baseline,
         "treated": comparison.treated,
         "ratio": ratio.ratio if ratio else None,

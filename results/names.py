@@ -45,6 +45,7 @@ SCALARS: Mapping[str, Kind] = {
     "prefix_hit_ceiling": Kind(unit="share", better=None),
     "acceptance_rate": Kind(unit="share", better=HIGHER),
     "mean_accepted_length": Kind(unit="tokens", better=HIGHER),
+    "completed": Kind(unit="count", better=None),
     "preemptions": Kind(unit="count", better=LOWER),
     "cost_per_million_output_tokens": Kind(unit="price", better=LOWER),
 }

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from results.effects import BASELINE
 from results.names import is_open_loop, primary_metrics
-from results.units import significant
 
 METRIC_NAMES = {
     "output_tokens_per_s": "output tokens/s",
@@ -98,9 +98,14 @@ def labels(summary: Mapping[str, Any]) -> list[str]:
 def arm_lines(arm: Mapping[str, Any]) -> list[str]:
     """Return an arm's name, a line for each toggle it flips and for each that is dragged along."""
     lines: list[str] = []
-    for toggle, change in (arm.get("flipped") or {}).items():
+    flipped = arm.get("flipped") or {}
+    for toggle, change in flipped.items():
         lines.append(f"{'+ ' if lines else ''}{toggle} {change['value']}")
-        lines += [f" ⇒ {name} {value}" for name, value in change.get("implied", {}).items()]
+        lines += [
+            f" ⇒ {name} {value}"
+            for name, value in change.get("implied", {}).items()
+            if flipped.get(name, {}).get("value") != value  # else it has a line of its own
+        ]
     return lines or [arm["arm"].replace("=", " ").replace("+", " + ")]
 
 
@@ -112,6 +117,8 @@ def arm_title(arm: Mapping[str, Any]) -> str:
 def effect_lines(arm: Mapping[str, Any], effect: Mapping[str, Any]) -> list[str]:
     """Return what an effect compares: "kv_cache_dtype fp8/auto", then what is dragged along."""
     flipped = arm.get("flipped") or {}
+    if effect.get("others_flipped"):
+        return [f"{effect['toggle']} {effect['ratio_of']}", "(all other toggles flipped)"]
     if len(flipped) != 1:
         return [f"{arm_title(arm)} ({effect['ratio_of']})"]
     ((toggle, change),) = flipped.items()
@@ -120,20 +127,37 @@ def effect_lines(arm: Mapping[str, Any], effect: Mapping[str, Any]) -> list[str]
     return [title, f"({change['value']} {implied})"] if implied else [title]
 
 
+def is_combined(effect: Mapping[str, Any]) -> bool:
+    """Return whether an effect is that of several toggles at once: shown after those of one."""
+    return "+" in effect["toggle"]
+
+
+def hardware_title(summary: Mapping[str, Any]) -> str:
+    """Return the GPUs that the baseline uses, such as "4 × a100-80gb": of an engine, the most."""
+    used = [arm["gpus"] for arm in summary["arms"] if arm["arm"] == BASELINE and arm["gpus"]]
+    return f"{max(used, default=summary['hardware']['count'])} × {summary['hardware']['gpu']}"
+
+
 def load_title(load: Mapping[str, Any]) -> str:
     """Return a load in words: how much at once, how much in all."""
     parts = [load_name(load)]
     if load.get("requests") is not None:
         parts.append(f"{load['requests']:,} requests")
     if load.get("duration_s") is not None:
-        parts.append(f"{significant(load['duration_s'])} s")
+        parts.append(f"{_plain(load['duration_s'])} s")
     return ", ".join(parts)
 
 
 def load_name(load: Mapping[str, Any]) -> str:
-    """Return what the load holds fixed: "concurrency 100", "rate 2/s poisson", "trace arrivals"."""
+    """Return what the load holds fixed: "concurrency 100", "2 conversations/s poisson"."""
     if load["mode"] == "concurrency":
         return f"concurrency {load['value']:,}"
     if load["mode"] == "rate":
-        return f"rate {significant(load['value'])}/s {load.get('arrivals') or ''}".rstrip()
+        rate = f"{_plain(load['value'])} conversations/s"
+        return f"{rate} {load.get('arrivals') or ''}".rstrip()
     return "trace arrivals"
+
+
+def _plain(number: float) -> str:
+    """Return a number as its author wrote it: 20, 0.5, 1,200."""
+    return f"{number:,.6g}"

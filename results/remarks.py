@@ -8,7 +8,7 @@ from typing import Any
 
 from results.effects import CONTROL, VERDICT_BLOCKS
 from results.names import is_open_loop
-from results.panels import Panel, arm_key, arm_title, labels
+from results.panels import VERDICT_MARKS, Panel, arm_key, arm_title, labels
 from results.statistics import needed_samples
 from results.units import ABSENT, count, ratio_text, span
 
@@ -22,6 +22,11 @@ def panel_remarks(panel: Panel) -> list[str]:
     lines = [*_windows(measured), *_counts(measured), *_hits(panel), *_tails(panel, measured)]
     if is_open_loop(panel.load):
         lines.append("TTFT counts from when a request was due, so waiting to be sent is in it")
+    if any(effect.get("others_flipped") for effect in panel.effects):
+        lines.append(
+            "leave-one-out: the ratio of an arm that leaves one flip out is that of this flip, "
+            "with all others flipped; only the arm with all flips is compared with the baseline"
+        )
     return lines + faulty_arms(panel) + faulty_runs(panel)
 
 
@@ -145,6 +150,11 @@ def verdict_remark(summary: Row) -> str:
     blocks = sorted({effect["n_blocks"] for effect in summary["effects"]})
     if not blocks:
         return "nothing to compare: no arm ran beside its baseline"
+    if blocks[-1] == 1 < len({run["block"] for run in summary["runs"] if run["status"] == "ok"}):
+        return (
+            "ratios without a verdict: the blocks are identical, since nothing was drawn; more of "
+            "them would say no more"
+        )
     if blocks[-1] < VERDICT_BLOCKS:
         return (
             f"{count(blocks[-1], 'block')}: ratios without a verdict; "
@@ -154,6 +164,19 @@ def verdict_remark(summary: Row) -> str:
         f"{span(blocks)} blocks: 95 % intervals of paired block ratios, Holm over the toggles; "
         f"no difference means inside ±{100 * summary['margin']:.0f} %"
     )
+
+
+def ratio_remark(summary: Row) -> str:
+    """Return how to read the ratios, which differ in what stands above the line."""
+    told = (
+        "ratio of A/B: the figure of A over that of B, so below 1 A has less. A switch is always "
+        "on/off: where a flip turns it off, the baseline is A. Any other toggle, and several "
+        "at once, is value/base: the arm is A"
+    )
+    if any(effect["verdict"] for effect in summary["effects"]):
+        marks = ", ".join(f"{mark} {verdict.lower()}" for verdict, mark in VERDICT_MARKS.items())
+        told += f". {marks}: A against B"
+    return told
 
 
 def control_remark(summary: Row) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -21,6 +22,8 @@ from results.panels import (
     Panel,
     arm_lines,
     effect_lines,
+    hardware_title,
+    is_combined,
     labels,
     load_title,
     panels,
@@ -31,6 +34,7 @@ from results.remarks import (
     engines,
     evidence,
     panel_remarks,
+    ratio_remark,
     simulated_remark,
     skipped_rows,
     verdict_remark,
@@ -42,8 +46,9 @@ Row = Mapping[str, Any]
 _MESSAGES = 20  # of one check
 _BAR_END = math.log(4)  # a ratio of 4 or 1/4 fills its half of the bar
 
-# (metric, heading); those that no arm of a panel has are left out of its table.
-_COLUMNS = (
+# (metric, heading); those that no arm of a panel has are left out of its tables. Two tables, since
+# one would be wider than a page.
+_SPEEDS = (
     ("output_tokens_per_s", "output tok/s"),
     ("output_tokens_per_s_per_user", "output tok/s per user"),
     ("output_tokens_per_s_per_gpu", "output tok/s per GPU"),
@@ -57,6 +62,9 @@ _COLUMNS = (
     ("itl_ms.p99", "ITL p99"),
     ("e2e_ms.p50", "E2E p50"),
     ("e2e_ms.p99", "E2E p99"),
+)
+_COUNTS = (
+    ("requests_per_s", "requests/s"),
     ("goodput_rps", "goodput req/s"),
     ("goodput_share", "goodput share"),
     ("prefix_hit_rate", "prefix hit rate"),
@@ -73,12 +81,13 @@ class Cell:
     """One ratio of the table of findings, ready to be set."""
 
     ratio: str
-    interval: str
+    interval: str  # empty where there is none
     verdict: str  # empty where there is none
     mark: str
     tone: str  # good | bad | none, by the verdict only
     bar_left: float  # percent of the bar's box
     bar_width: float
+    over: str  # left | right: the bar would go on there; empty: it does not
 
 
 def write_report(summary: Row, plots: Sequence[Path], path: Path) -> Path:
@@ -91,7 +100,9 @@ def write_report(summary: Row, plots: Sequence[Path], path: Path) -> Path:
     page = environment.from_string(template).render(
         summary=summary,
         facts=_facts(summary),
+        hardware=hardware_title(summary),
         verdicts=verdict_remark(summary),
+        ratios=ratio_remark(summary),
         control=control_remark(summary),
         findings=[_finding(panel) for panel in panels(summary) if panel.effects],
         tables=[_table(panel) for panel in panels(summary)],
@@ -110,22 +121,22 @@ def write_report(summary: Row, plots: Sequence[Path], path: Path) -> Path:
 
 
 def _facts(summary: Row) -> list[tuple[str, str]]:
-    hardware, slo = summary["hardware"], summary["slo"] or {}
+    slo = summary["slo"] or {}
     limits = [
         f"{name.removesuffix('_ms').upper()} ≤ {significant(limit)} ms"
         for name, limit in slo.items()
         if limit is not None
     ]
     price = summary["price_per_gpu_hour"]
-    found = panels(summary)
+    found, statuses = panels(summary), Counter(run["status"] for run in summary["runs"])
     return [
         ("model", summary["model"]),
-        ("hardware", f"{hardware['count']} × {hardware['gpu']}"),
+        ("hardware", hardware_title(summary)),
         ("engine", "; ".join(engines(summary).values())),
         ("workloads", ", ".join(dict.fromkeys(panel.workload for panel in found))),
         ("loads", "; ".join(dict.fromkeys(load_title(panel.load) for panel in found))),
         ("blocks", f"{len({run['block'] for run in summary['runs']})}"),
-        ("runs", f"{len(summary['runs']):,}"),
+        ("runs", ", ".join(f"{n:,} {status}" for status, n in statuses.most_common())),
         ("seed", f"{summary['seed']}"),
         ("limits for goodput", ", ".join(limits) or "none set"),
         *([("price", f"{significant(price)} per GPU and hour")] if price is not None else []),
@@ -137,7 +148,7 @@ def _facts(summary: Row) -> list[tuple[str, str]]:
 
 
 def _finding(panel: Panel) -> dict[str, Any]:
-    """The effects of one panel, the largest change of any primary metric first."""
+    """The effects of one panel: of single toggles, of several, each by size; then the control."""
     rows = []
     for arm in panel.arms:
         effects = [panel.effect(arm, metric) for metric in panel.primary]
@@ -145,8 +156,13 @@ def _finding(panel: Panel) -> dict[str, Any]:
         if named is not None:
             size = max(_size(effect) for effect in effects)
             rows.append((size, arm, effect_lines(arm, named), effects))
-    rows.sort(key=lambda row: (row[1]["arm"] == CONTROL, -row[0]))
-    names = {" ".join(lines): effects for _, arm, lines, effects in rows if arm["arm"] != CONTROL}
+    rows.sort(key=lambda row: (row[1]["arm"] == CONTROL, _combined(row[3]), -row[0]))
+    several = len({arm["label"] for arm in panel.arms}) > 1
+    names = [
+        (f"{arm['label']}: " * several + " ".join(lines), effects)
+        for _, arm, lines, effects in rows
+        if arm["arm"] != CONTROL
+    ]
     return {
         "title": panel.title,
         "metrics": [(METRIC_NAMES[metric], _better(metric)) for metric in panel.primary],
@@ -158,16 +174,31 @@ def _finding(panel: Panel) -> dict[str, Any]:
     }
 
 
-def _extremes(panel: Panel, names: Mapping[str, Sequence[Row | None]]) -> list[str]:
-    """For each primary metric, the effect furthest from 1, with its verdict if there is one."""
+def _combined(effects: Sequence[Row | None]) -> bool:
+    return any(effect and is_combined(effect) for effect in effects)
+
+
+def _extremes(panel: Panel, names: Sequence[tuple[str, Sequence[Row | None]]]) -> list[str]:
+    """For each primary metric, the effect furthest from 1, with its verdict if there is one.
+
+    Of effects within 1 % the plainest is named: paged_kv off, which drags prefix_caching off along,
+    is no news beside prefix_caching off.
+    """
     found = []
     for i, metric in enumerate(panel.primary):
-        name = max(names, key=lambda name, i=i: _size(names[name][i]), default=None)  # type: ignore[misc] # bound now
-        effect = names[name][i] if name is not None else None
+        told = [(name, effects[i]) for name, effects in names]
+        largest = max((_size(effect) for _, effect in told), default=0.0)
+        close = [(name, one) for name, one in told if one and _size(one) >= largest - 0.01]
+        name, effect = min(close, key=lambda pair: _flips(pair[1]), default=("", None))
         if effect is not None and effect["ratio"]:
             verdict = f" ({effect['verdict'].lower()})" if effect["verdict"] else ""
             found.append(f"{METRIC_NAMES[metric]} × {ratio_text(effect['ratio'])}, {name}{verdict}")
     return found
+
+
+def _flips(effect: Row) -> int:
+    """How many toggles differ between the two arms of an effect."""
+    return len(effect["toggle"].split("+")) + len(effect["implied"])
 
 
 def _size(effect: Row | None) -> float:
@@ -182,15 +213,18 @@ def _cell(effect: Row | None) -> Cell | None:
     if effect is None or not effect["ratio"]:
         return None
     verdict = effect["verdict"] or ""
-    share = max(-1.0, min(1.0, math.log(effect["ratio"]) / _BAR_END))
+    share = math.log(effect["ratio"]) / _BAR_END
+    over = ("left" if share < 0 else "right") if abs(share) > 1 else ""
+    share = max(-1.0, min(1.0, share))
     return Cell(
         ratio=ratio_text(effect["ratio"]),
-        interval=interval_text(effect["low"], effect["high"]),
+        interval=interval_text(effect["low"], effect["high"]) if effect["low"] else "",
         verdict=verdict.lower(),
         mark=VERDICT_MARKS.get(verdict, ""),
         tone={"BETTER": "good", "WORSE": "bad"}.get(verdict, "none"),
         bar_left=round(50 + 50 * min(share, 0.0), 1),
         bar_width=round(50 * abs(share), 1),
+        over=over,
     )
 
 
@@ -198,20 +232,27 @@ def _cell(effect: Row | None) -> Cell | None:
 
 
 def _table(panel: Panel) -> dict[str, Any]:
+    parts = [_part(panel, columns) for columns in (_SPEEDS, _COUNTS)]
+    return {
+        "title": panel.title,
+        "parts": [part for part in parts if part["heads"]] or parts[:1],
+        "remarks": panel_remarks(panel),
+    }
+
+
+def _part(panel: Panel, columns: Sequence[tuple[str, str]]) -> dict[str, Any]:
     shown = [
         (metric, heading)
-        for metric, heading in _COLUMNS
+        for metric, heading in columns
         if any(arm["metrics"].get(metric) is not None for arm in panel.arms)
     ]
     units = {metric: _unit(metric, panel.arms) for metric, _ in shown}
     return {
-        "title": panel.title,
         "heads": [(heading, units[metric][0]) for metric, heading in shown],
         "rows": [
             (arm, arm_lines(arm), [_figure(arm, metric, units[metric]) for metric, _ in shown])
             for arm in panel.arms
         ],
-        "remarks": panel_remarks(panel),
     }
 
 

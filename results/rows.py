@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from results.checks import Doubt, doubts, too_many_failed
+import pandas as pd
+
+from results.checks import doubts, too_many_failed
+from results.doubt import Doubt
 from results.metrics import RunFigures, run_figures
 from results.names import flatten
 from results.store import StoredRun
@@ -82,16 +85,29 @@ def _window(figures: RunFigures) -> Row:
     return {"kind": window.kind, "start_s": start_s, "end_s": end_s, "reason": window.reason}
 
 
-def _counts(figures: RunFigures) -> dict[str, int]:
-    """Return requests: sent = ok + failed over the whole run, measured those in the window."""
+def _counts(figures: RunFigures) -> Row:
+    """Return requests: sent = ok + failed over the whole run, measured those in the window.
+
+    Beside them the tokens of the answered ones, and the whole run's length in seconds.
+    """
     requests = figures.requests
-    ok = int(requests["ok"].sum())
+    answered = requests[requests["ok"]]
+    ok = len(answered)
+    length_ns = requests["closed_ns"].max() - requests["placed_ns"].min()
     return {
         "sent": len(requests),
         "measured": int(requests["measured"].sum()),
         "ok": ok,
         "failed": len(requests) - ok,
+        "prompt_tokens": _total(answered["prompt_tokens"]),
+        "output_tokens": _total(answered["output_tokens"]),
+        "duration_s": None if requests.empty else float(length_ns) / 1e9,
     }
+
+
+def _total(tokens: pd.Series[Any]) -> int | None:
+    """Return the sum; None where one of them is not known, or there is none."""
+    return None if tokens.empty or tokens.isna().any() else int(tokens.sum())
 
 
 def planned_row(plan: Mapping[str, Any]) -> Row:

@@ -1,7 +1,7 @@
 """The only place that knows where results lie on disk, and in which format.
 
     <sweep folder>/sweep.json            what was planned, written before the first run
-                   <run>/manifest.json   what one run was and did
+                   <run>/manifest.json   what one run was and did, and the SHA-256 of its records
                    <run>/records.parquet what was seen of each of its requests
 
 A run appears whole or not at all: it is written beside its place and then renamed.
@@ -9,6 +9,7 @@ A run appears whole or not at all: it is written beside its place and then renam
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shutil
@@ -23,12 +24,14 @@ from results.records import RequestRecord
 
 FORMAT = 1
 SWEEP_FILE, MANIFEST_FILE, RECORDS_FILE = "sweep.json", "manifest.json", "records.parquet"
+DIGEST = "records_sha256"  # in the manifest: of the records' bytes
 _KEY_LENGTH = 12  # of a run's key in its folder's name: 48 bits, plenty within one sweep
 
 # What a reader of these files leans on; the rest may be absent.
 _SWEEP_KEYS = ("name", "created", "model", "hardware", "seed", "planned")
 _MANIFEST_KEYS = (
     "key", "arm", "block", "engine", "label", "toggles", "flipped", "workload", "load", "status",
+    DIGEST,
 )  # fmt: skip
 
 
@@ -81,10 +84,13 @@ def write_run(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         write_records(partial / RECORDS_FILE, records)
-        write_json(partial / MANIFEST_FILE, {**manifest, "format": FORMAT, "key": key})
+        own = {"format": FORMAT, "key": key, DIGEST: _sha256(partial / RECORDS_FILE)}
+        write_json(partial / MANIFEST_FILE, {**manifest, **own})
         partial.rename(folder)
     except OSError as cause:
         raise _unwritable(folder, cause) from cause
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)  # an interrupt leaves nothing half done
     return folder
 
 
@@ -114,12 +120,12 @@ def read_runs(sweep_dir: Path) -> Iterator[StoredRun]:
     """Yield the stored runs of a sweep one by one, in the order of their folders' names.
 
     Lazily, since a run may hold millions of token times. Raises `StoreError` for a run of another
-    format or with unreadable files.
+    format, with unreadable files, or with records that are not those that the run wrote.
     """
     for path in sorted(sweep_dir.glob(f"*/{MANIFEST_FILE}")):
         if not path.parent.name.startswith("."):
             manifest = _read_document(path, _MANIFEST_KEYS)
-            yield StoredRun(manifest, _read_table(path.with_name(RECORDS_FILE)))
+            yield StoredRun(manifest, _read_table(path.with_name(RECORDS_FILE), manifest[DIGEST]))
 
 
 def write_json(path: Path, value: Any) -> Path:
@@ -167,11 +173,27 @@ def _read_document(path: Path, needed: Sequence[str]) -> dict[str, Any]:
     return document
 
 
-def _read_table(path: Path) -> RecordTable:
+def _read_table(path: Path, digest: str) -> RecordTable:
     try:
+        if _sha256(path) != digest:
+            raise _changed(path)
         return read_records(path)
     except (OSError, ValueError) as cause:  # pyarrow's own errors are kinds of these
         raise _unreadable(path, str(cause)) from cause
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _changed(path: Path) -> StoreError:
+    error = StoreError(
+        f"{path}: not the records that this run wrote: their SHA-256 differs from {DIGEST} in "
+        f"{MANIFEST_FILE}"
+    )
+    error.add_note("put the file of that run back, or move its folder away to go on without it")
+    return error
 
 
 def _other_format(path: Path, found: Any) -> StoreError:

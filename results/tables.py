@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +17,14 @@ from rich.table import Table
 from rich.text import Text
 
 from results.effects import BASELINE
-from results.panels import VERDICT_MARKS, Panel, arm_lines, panels
+from results.panels import VERDICT_MARKS, Panel, arm_lines, hardware_title, panels
 from results.remarks import (
     assumptions,
     control_remark,
     doubts,
     engines,
     panel_remarks,
+    ratio_remark,
     simulated_remark,
     verdict_remark,
 )
@@ -32,7 +35,8 @@ WIDTH = 100  # columns that a line may take
 _NARROWEST = 72  # a terminal below this gets lines that it has to wrap itself
 _NAME_COLUMNS = 18  # an arm's name is not squeezed below this: "overlap_scheduling"
 _MESSAGES = 2  # of one check; the report has more of them
-_OF_COLUMNS = 10  # "continuous"
+_OF_COLUMNS = 11  # "continuous" and a sign
+_LONGEST_VALUE = 24  # columns; one that is longer still is cut into lines
 _MARK_STYLES = {"▲": "green", "▼": "red"}
 
 
@@ -53,10 +57,12 @@ class Column:
 def print_summary(summary: Row, console: Console) -> None:
     """Print one table for each workload × load, then what a reader must know of all of them.
 
-    A line takes 100 columns at most, also where the console does not know its width. Where
-    figures and ratios do not fit beside each other, they become two tables.
+    A line takes 100 columns at most, also where the console does not know its width; a pipe has
+    that of the variable COLUMNS. Where figures and ratios do not fit beside each other, they
+    become two tables.
     """
-    width = max(_NARROWEST, console.width) if console.is_terminal else WIDTH
+    known = console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
+    width = max(_NARROWEST, console.width) if known else WIDTH
     width = min(width, WIDTH)
     _emit(console, _wrapped(_heading(summary), width, ""), width)
     for panel in panels(summary):
@@ -68,8 +74,7 @@ def print_summary(summary: Row, console: Console) -> None:
 
 def _heading(summary: Row) -> str:
     """What was run: name, model, hardware, engines."""
-    hardware = f"{summary['hardware']['count']} × {summary['hardware']['gpu']}"
-    parts = [f"{summary['model']} on {hardware}", *engines(summary).values()]
+    parts = [f"{summary['model']} on {hardware_title(summary)}", *engines(summary).values()]
     return f"{summary['name']}: {'; '.join(parts)}"
 
 
@@ -230,22 +235,30 @@ def _of_cell(panel: Panel, row: Row | str) -> str:
     above, slash, below = effect["ratio_of"].partition("/")
     text = f"{_kind(above)}{slash}{_kind(below)}"
     lines = [text] if len(text) <= _OF_COLUMNS else [f"{_kind(above)}{slash}", _kind(below)]
-    return "\n".join(part for line in lines for part in textwrap.wrap(line, _OF_COLUMNS))
+    toggle = [effect["toggle"]] if effect.get("others_flipped") else []
+    return "\n".join([*toggle, *(part for line in lines for part in _broken(line))])
 
 
 def _kind(value: str) -> str:
-    """A value without its options, which the arm's name already shows: ngram(tokens=4) → ngram."""
-    return value.partition("(")[0]
+    """Values without their options, which the arm's name shows: off+ngram(tokens=4) → off+ngram."""
+    return re.sub(r"\([^()]*\)", "", value)
+
+
+def _broken(text: str) -> list[str]:
+    """Break "off+continuous+off/" after its signs, never inside a value that fits a line."""
+    lines = [""]
+    for part in re.findall(r"[^+/]+[+/]?|[+/]", text):
+        if lines[-1] and len(lines[-1] + part) > _OF_COLUMNS:
+            lines.append("")
+        *whole, rest = textwrap.wrap(lines[-1] + part, _LONGEST_VALUE) or [""]
+        lines[-1:] = [*whole, rest]
+    return lines
 
 
 def _closing_lines(summary: Row) -> list[str]:
-    lines = [verdict_remark(summary)]
+    lines = [ratio_remark(summary)] if summary["effects"] else []
+    lines.append(verdict_remark(summary))
     lines += [control] if (control := control_remark(summary)) else []
-    if any(effect["verdict"] for effect in summary["effects"]):
-        marks = ", ".join(f"{mark} {verdict.lower()}" for verdict, mark in VERDICT_MARKS.items())
-        lines.append(
-            f"{marks}: the first of the ratio's pair (on, fp8) against the second (off, auto)"
-        )
     lines += [
         f"doubt: {name}: {message} ({count(runs, 'run')})" + f"; {remedy}" * bool(remedy)
         for name, message, remedy, runs in doubts(summary, _MESSAGES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from results.names import is_open_loop
+from results.units import count as count_of
 
 _LEAST_MEASURED = 3  # measured requests per slot, below which a closed loop has no steady state
 
@@ -48,7 +50,8 @@ def measured_window(requests: pd.DataFrame, load: Mapping[str, Any]) -> Window:
     """Return the measured window of a run, from the table that `metrics.per_request` makes.
 
     Closed loop: slots start spread over one service time, and the first request of each is ramp;
-    the window runs from the last send of the ramp to the last send of the run.
+    the window runs from the last send of the ramp to the last send of the run, or to the moment
+    when a slot runs empty for good, if that comes first: from then on the load falls.
     Open loop: from the end of the warm-up to the last send.
     Where that leaves too little, the whole run, with the reason.
     """
@@ -62,15 +65,45 @@ def _closed_window(requests: pd.DataFrame, load: Mapping[str, Any]) -> Window | 
     placed = requests["placed_ns"].to_numpy()
     first_turns = placed[first_turn(requests)]
     slots = min(int(load["value"]), len(first_turns))
-    start, end = float(np.sort(first_turns)[slots - 1]), float(placed.max())
-    measured = placed > start
-    count, least = int(measured.sum()), _LEAST_MEASURED * int(load["value"])
+    start, last = float(np.sort(first_turns)[slots - 1]), float(placed.max())
+    end = min(last, _first_slot_empty_ns(requests, slots))
+    measured = (placed > start) & (placed <= end)
+    count, least = int(measured.sum()), least_measured(load)
     if count < least:
-        return (
-            f"{count} requests were sent after the ramp, fewer than {_LEAST_MEASURED} for each "
-            f"of {int(load['value'])} slots ({least})"
-        )
+        sent = f"{count} requests were sent after the ramp"
+        if end < last:
+            sent += (
+                f" and before a slot ran empty, since {count_of(len(first_turns), 'conversation')}"
+                " were all there were"
+            )
+        few = f"fewer than {_LEAST_MEASURED} for each of {int(load['value'])} slots ({least})"
+        return f"{sent}, {few}"
     return Window(kind="steady", start_ns=start, end_ns=end, reason=None, measured=measured)
+
+
+def _first_slot_empty_ns(requests: pd.DataFrame, slots: int) -> float:
+    """Return when fewer conversations are alive than there are slots, and none is left to start.
+
+    Each conversation beyond the first `slots` takes the place of one that ended, so of S
+    conversations the first S - `slots` ends are followed by a start and the next is not.
+    """
+    ends = np.sort(requests.groupby("conversation", sort=False)["closed_ns"].max().to_numpy())
+    return float(ends[len(ends) - slots])
+
+
+def least_measured(load: Mapping[str, Any]) -> int:
+    """Return from how many measured requests on a closed loop counts as steady."""
+    return _LEAST_MEASURED * int(load["value"])
+
+
+def least_requests(requests: pd.DataFrame, load: Mapping[str, Any]) -> int:
+    """Return how many requests make a closed loop of such conversations steady.
+
+    With T turns a conversation and C slots: when the first slot runs empty, all conversations but
+    C have sent T requests and those C at least one. Of (3 + T)·C that is 4·C, C of them ramp.
+    """
+    turns = math.ceil(len(requests) / requests["conversation"].nunique())
+    return (_LEAST_MEASURED + turns) * int(load["value"])
 
 
 def _open_window(requests: pd.DataFrame, load: Mapping[str, Any]) -> Window | str:

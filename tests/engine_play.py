@@ -33,11 +33,12 @@ class LinearTimer:
 
 @dataclass(frozen=True)
 class Ask:
-    """One request: when, what, and how long an answer."""
+    """One request: when, what, how long an answer, and when its client goes away, if it does."""
 
     at_ns: int
     prompt: NDArray[np.int32]
     output_tokens: int
+    gone_ns: int | None = None
 
 
 def config(**changes: object) -> EngineConfig:
@@ -69,17 +70,28 @@ def random_asks(
 
 
 def play(core: EngineCore, asks: Many[Ask], max_steps: int | None = None) -> list[Sequence]:
-    """Submit each request when it is due and step until all are answered; times are the core's."""
+    """Submit each request when it is due and step until all are answered; times are the core's.
+
+    A request whose client goes away is cancelled after the step in progress.
+    """
     todo = sorted(asks, key=lambda ask: ask.at_ns)
     sequences: list[Sequence] = []
+    leaving: list[tuple[int, Sequence]] = []
     now_ns = 0
     while len(sequences) < len(todo) or core.has_work:
-        while len(sequences) < len(todo) and todo[len(sequences)].at_ns <= now_ns:
-            ask = todo[len(sequences)]
+        for ask in todo[len(sequences) :]:
+            if ask.at_ns > now_ns:
+                break
             sequences.append(core.submit(ask.prompt, ask.output_tokens, ask.at_ns))
-        upcoming = todo[len(sequences)].at_ns if len(sequences) < len(todo) else None
+            if ask.gone_ns is not None:
+                leaving.append((ask.gone_ns, sequences[-1]))
+        for gone_ns, sequence in leaving:
+            if gone_ns <= now_ns:
+                core.cancel(sequence)
+        leaving = [one for one in leaving if one[0] > now_ns]
+        upcoming = [ask.at_ns for ask in todo[len(sequences) :]] + [at_ns for at_ns, _ in leaving]
         if core.has_work:
-            now_ns, _ = core.advance(now_ns, upcoming, max_steps)
-        elif upcoming is not None:
-            now_ns = upcoming
+            now_ns, _ = core.advance(now_ns, min(upcoming, default=None), max_steps)
+        elif upcoming:
+            now_ns = min(upcoming)
     return sequences

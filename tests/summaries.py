@@ -88,6 +88,7 @@ def make_summary(fixture: Fixture | None = None) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "name": "quickstart",
+        "file": "quickstart.yaml",
         "simulated": fixture.simulated,
         "harness_version": "0.1.0",
         "created": "2026-01-05T10:11:12+00:00",

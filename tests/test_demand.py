@@ -3,9 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sweep_files import sweep
+from sweep_files import plan, sweep
 
 from harness.plan.demand import Demand, demand_of
+from harness.spec.quantities import duration_ns
+from workloads.base import WorkloadError
 
 CHAT = "[{kind: multi-turn, turns: 4, first_tokens: 10, turn_tokens: 10, output_tokens: 10}]"
 
@@ -65,7 +67,7 @@ def test_conversations_are_counted_whole(tmp_path: Path) -> None:
     asked = demand(tmp_path, workloads=CHAT, load="[{concurrency: 8, requests: 10}]")
 
     assert (asked.conversations, asked.requests, asked.slots) == (3, 12, 3)
-    assert "only 3 conversations: never 8 at once; raise requests" in asked.doubts()
+    assert "only 3 conversations: never 8 at once; write requests: 307" in asked.doubts()
 
 
 def test_tokens_are_counted_as_drawn(tmp_path: Path) -> None:
@@ -116,3 +118,76 @@ def test_a_trace_is_counted_whole_with_what_it_leaves_out(tmp_path: Path) -> Non
     assert asked.span_ns == 10_000_000_000
     assert asked.shared_tokens == 100
     assert any("replay more rows" in doubt for doubt in asked.doubts())
+
+
+def trace_file(folder: Path, rows: int) -> str:
+    """Write a trace of so many rows, a second apart, and return the section that replays it."""
+    (folder / "t.csv").write_text(
+        "timestamp_s,input_length,output_length\n" + "".join(f"{i},80,8\n" for i in range(rows))
+    )
+    return "[{kind: trace, path: t.csv}]"
+
+
+@pytest.mark.parametrize(("concurrency", "requests"), [(400, 20), (80, 310), (20, 50), (3, 12)])
+def test_one_advice_removes_all_doubts(tmp_path: Path, concurrency: int, requests: int) -> None:
+    """Slots, window and P99 are advised one number of requests, and it is enough for all three."""
+    few = demand(
+        tmp_path,
+        workloads=CHAT,
+        load=f"[{{concurrency: {concurrency}, requests: {requests}}}]",
+    ).doubts()
+    [advice] = {doubt.rsplit("write requests: ", 1)[1] for doubt in few}
+
+    load = f"[{{concurrency: {concurrency}, requests: {advice}}}]"
+    assert demand(tmp_path, workloads=CHAT, load=load).doubts() == []
+
+
+def test_no_more_rows_are_advised_than_the_trace_has(tmp_path: Path) -> None:
+    """60 rows give no P99 under any load, and a steady window for 15 at once."""
+    workloads = trace_file(tmp_path, 60)
+    closed = demand(tmp_path, workloads=workloads, load="[{concurrency: 20, requests: 60}]")
+    opened = demand(tmp_path, workloads=workloads, load="[{rate: 1, duration: 20 s}]")
+
+    window, p99 = closed.doubts()
+    assert "for a steady window write concurrency: 15, requests: 60" in window
+    assert p99.endswith("the trace has 60 rows to replay: take a longer one")
+    [told] = opened.doubts()
+    assert told.endswith("the trace has 60 rows to replay: take a longer one")
+    steady = demand(tmp_path, workloads=workloads, load="[{concurrency: 15, requests: 60}]")
+    assert steady.steady
+
+
+@pytest.mark.parametrize("arrivals", ["poisson", "constant", "{gamma: {cv: 2}}"])
+def test_a_rate_that_a_trace_cannot_feed_is_found_beforehand(tmp_path: Path, arrivals: str) -> None:
+    """Every block's draw is held against the rows, and the duration that is advised is enough."""
+    sections = {
+        "workloads": trace_file(tmp_path, 200),
+        "load": f"[{{rate: 2, duration: 150 s, arrivals: {arrivals}}}]",
+        "blocks": "20",
+    }
+    with pytest.raises(WorkloadError, match="the trace has only 200 rows to replay") as caught:
+        plan(tmp_path, None, **sections)
+    [note] = caught.value.__notes__
+    advised = note.removeprefix("write duration: ").split(" or less")[0]
+
+    assert plan(tmp_path, None, **{**sections, "load": sections["load"].replace("150 s", advised)})
+    assert duration_ns(advised) > 50e9
+
+
+def test_a_block_that_draws_more_than_there_is_ends_the_plan(tmp_path: Path) -> None:
+    """100 are expected of 105 rows: the first block has enough, one of the others has not."""
+    sections = {"workloads": trace_file(tmp_path, 105), "load": "[{rate: 1, duration: 100 s}]"}
+
+    assert plan(tmp_path, None, blocks="1", seed="1", **sections)
+    with pytest.raises(WorkloadError, match=r"starts 1\d\d conversations in block \d+") as caught:
+        plan(tmp_path, None, blocks="40", seed="1", **sections)
+    assert "workloads[0]" in str(caught.value)
+    assert "block 0" not in str(caught.value)
+
+
+def test_a_block_that_would_start_nothing_ends_the_plan(tmp_path: Path) -> None:
+    """A rate so low that a block may have no conversation at all is told before the first run."""
+    with pytest.raises(WorkloadError, match="starts no conversation in block") as caught:
+        plan(tmp_path, load="[{rate: 1, duration: 1 s}]", blocks="20")
+
+    assert caught.value.__notes__ == ["write a longer duration or a higher rate"]

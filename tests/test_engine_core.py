@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from engine_play import Ask, LinearTimer, config, play, random_asks
@@ -219,6 +222,135 @@ def test_the_cache_is_not_reset_under_running_requests() -> None:
         core.reset()
 
 
+def gone(ask: Ask, gone_ns: int) -> Ask:
+    return replace(ask, gone_ns=gone_ns)
+
+
+def still_there(core: EngineCore) -> int:
+    """Blocks that some sequence holds."""
+    return int(np.count_nonzero(core.scheduler.kv.references))
+
+
+@pytest.mark.parametrize("state", ["waiting", "prefilling", "decoding", "preempted"])
+def test_a_cancelled_request_gives_back_its_blocks_from_any_state(state: str) -> None:
+    """Whether it waits, prefills, decodes or was preempted: it is gone, and its blocks are free."""
+    core = EngineCore(config(num_blocks=256, max_batched_tokens=64, max_num_seqs=2), LinearTimer())
+    scheduler = core.scheduler
+    other = core.submit(np.arange(1800, dtype=np.int32), 2200, 0)
+    victim = core.submit(np.arange(1000, dtype=np.int32) + 5000, 1500, 0)
+    places: dict[str, Callable[[], bool]] = {
+        "waiting": lambda: victim in scheduler.waiting,
+        "prefilling": lambda: victim in scheduler.prefilling,
+        "decoding": lambda: victim in scheduler.decoding.sequences,
+        "preempted": lambda: victim.preemptions > 0,
+    }
+    now_ns = 0
+    while not places[state]():
+        now_ns, _ = core.advance(now_ns, max_steps=1)
+
+    core.cancel(victim)
+
+    assert not any(there() for name, there in places.items() if name != "preempted")
+    assert still_there(core) == other.blocks
+    core.cancel(other)
+    assert still_there(core) == 0
+    assert not core.has_work
+
+
+def test_what_a_cancelled_request_has_computed_stays_cached() -> None:
+    """The next request with the same beginning finds the blocks of prompt and answer so far."""
+    prompt = np.arange(100, dtype=np.int32)
+    core = EngineCore(config(), LinearTimer())
+    victim = core.submit(prompt, 400, 0)
+    now_ns, _ = core.advance(0, max_steps=100)
+
+    core.cancel(victim)
+    follower = core.submit(np.concatenate([prompt, victim.output_ids[:99]]), 5, now_ns)
+    core.advance(now_ns)
+
+    assert victim.generated_tokens == 100
+    assert follower.cached_tokens == 192  # 199 tokens lie in the KV; the last is always computed
+
+
+def test_a_place_in_the_queue_is_left_for_the_next() -> None:
+    """When the head of the queue, too long to fit, goes away, whoever follows is admitted."""
+    core = EngineCore(config(num_blocks=256), LinearTimer())
+    core.submit(np.arange(3000, dtype=np.int32), 50, 0)
+    now_ns, _ = core.advance(0, max_steps=10)
+    head = core.submit(np.arange(2000, dtype=np.int32) + 5000, 50, now_ns)
+    follower = core.submit(np.arange(100, dtype=np.int32) + 9000, 50, now_ns)
+    now_ns, _ = core.advance(now_ns, max_steps=3)
+    assert list(core.scheduler.waiting) == [head, follower]
+
+    core.cancel(head)
+    core.advance(now_ns, max_steps=1)
+
+    assert follower in core.scheduler.prefilling + core.scheduler.decoding.sequences
+
+
+def test_a_static_batch_gives_nobody_the_place_of_one_who_left() -> None:
+    """A batch of two, one of whom goes before its prefill, takes in no late request."""
+    core = EngineCore(config(batching="static", max_batched_tokens=64), LinearTimer())
+    core.submit(np.arange(200, dtype=np.int32), 50, 0)
+    second = core.submit(np.arange(200, dtype=np.int32) + 5000, 50, 0)
+    now_ns, _ = core.advance(0, max_steps=1)
+
+    core.cancel(second)
+    late = core.submit(np.arange(10, dtype=np.int32) + 9000, 5, now_ns)
+    core.advance(now_ns, max_steps=20)
+
+    assert list(core.scheduler.waiting) == [late]
+    assert core.counters().late_admissions == 0
+
+
+def test_cancelling_the_finished_changes_nothing() -> None:
+    """A client that goes away after its answer costs nobody a block."""
+    core = EngineCore(config(), LinearTimer())
+    (sequence,) = play(core, [Ask(0, np.arange(40, dtype=np.int32), 3)])
+    free, counters = core.scheduler.kv.available, core.counters()
+
+    core.cancel(sequence)
+
+    assert core.scheduler.kv.available == free
+    assert core.counters() == counters
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_an_answer_read_step_by_step_is_the_whole_answer(arm: str) -> None:
+    """What `catch_up` shows after each step only ever grows, into the ids of the run at once."""
+    asks = random_asks(5, 30, output=(1, 300))
+    expected = answers({}, asks)
+    core = EngineCore(config(**ARMS[arm]), LinearTimer())
+    read: dict[int, list[int]] = {}
+    sequences = [core.submit(ask.prompt, ask.output_tokens, 0) for ask in asks]
+
+    now_ns = 0
+    while core.has_work:
+        now_ns, _ = core.advance(now_ns, max_steps=1)
+        core.catch_up()
+        for number, sequence in enumerate(sequences):
+            seen = read.setdefault(number, [])
+            seen.extend(sequence.output_ids[len(seen) : sequence.generated_tokens].tolist())
+
+    assert list(read.values()) == expected
+
+
+def test_a_server_forgets_step_times_between_requests_only() -> None:
+    """The log starts anew without changing later times; under a running request it stays."""
+    core = EngineCore(config(), LinearTimer())
+    core.submit(np.arange(9, dtype=np.int32), 9, 0)
+    with pytest.raises(EngineError, match="in flight"):
+        core.forget_times()
+    end_ns, _ = core.advance(0)
+
+    core.forget_times()
+    again = core.submit(np.arange(9, dtype=np.int32) + 50, 9, end_ns)
+    last_ns, _ = core.advance(end_ns)
+
+    assert last_ns - end_ns == end_ns
+    assert core.token_events(again)[:, 0].tolist()[-1] == last_ns
+
+
 engines = st.fixed_dictionaries(
     {
         "num_blocks": st.sampled_from([64, 100, 400]),
@@ -238,23 +370,38 @@ engines = st.fixed_dictionaries(
 
 
 @settings(max_examples=60, deadline=None)
-@given(engine=engines, seed=st.integers(0, 10**6), count=st.integers(1, 25))
+@given(
+    engine=engines,
+    seed=st.integers(0, 10**6),
+    count=st.integers(1, 25),
+    patience_ms=st.dictionaries(st.integers(0, 24), st.integers(0, 3000)),
+)
 def test_no_block_is_lost_and_every_token_comes(
-    engine: dict[str, object], seed: int, count: int
+    engine: dict[str, object], seed: int, count: int, patience_ms: dict[int, int]
 ) -> None:
-    """Under any load and switches: all tokens come, in order, and all blocks come back."""
+    """Under any load, switches and clients that go away: all tokens come, all blocks come back."""
     asks = random_asks(seed, count, shared=40, suffix=(1, 100), output=(1, 200), gap_ns=2e7)
+    alone = answers(engine, asks)
+    asks = [
+        gone(ask, ask.at_ns + patience_ms[number] * MS) if number in patience_ms else ask
+        for number, ask in enumerate(asks)
+    ]
     core = EngineCore(EngineConfig(**engine), LinearTimer())  # type: ignore[arg-type]
 
     sequences = play(core, asks)
 
-    for ask, sequence in zip(asks, sequences, strict=True):
+    brought = 0
+    for ask, sequence, answer in zip(asks, sequences, alone, strict=True):
         events = core.token_events(sequence)
-        assert events[:, 1].sum() == ask.output_tokens
+        brought += int(events[:, 1].sum())
+        assert events[:, 1].sum() == sequence.generated_tokens
         assert (events[:, 1] >= 1).all()
         assert (np.diff(events[:, 0]) > 0).all()
-        assert events[0, 0] > ask.at_ns
-    assert core.counters().output_tokens == sum(ask.output_tokens for ask in asks)
+        assert (events[:, 0] > ask.at_ns).all()
+        if ask.gone_ns is None:
+            assert sequence.output_ids.tolist() == answer
+            assert sequence.generated_tokens == ask.output_tokens
+    assert core.counters().output_tokens == brought
     kv, cache = core.scheduler.kv, core.scheduler.cache
     assert not kv.references.any()
     known = sorted(cache.blocks().tolist()) if cache else []

@@ -201,3 +201,15 @@ def _deployment(
         speculative=speculative,
         draft=draft,
     )
+
+
+def test_a_name_that_was_cut_short_means_those_that_begin_with_it() -> None:
+    """`h100` is an H100, not the H200 that is as near letter by letter."""
+    with pytest.raises(EngineError, match=r"did you mean 'h100-80gb'\?"):
+        find_gpu("h100")
+    with pytest.raises(EngineError, match="did you mean 'a100-40gb' or 'a100-80gb'") as caught:
+        find_gpu("A100")
+    assert caught.value.about == "gpu"
+    with pytest.raises(EngineError, match=r"mean 'llama-3\.1-8b' or 'llama-3\.1-70b'") as seen:
+        find_model("meta-llama/Llama-3.1")
+    assert seen.value.about == "model"

@@ -119,7 +119,7 @@ def test_weights_that_do_not_fit_say_by_how_much_and_what_would() -> None:
     missing = re.search(r"(\d+\.\d) too few", str(caught.value))
     assert missing is not None
     assert 60 < float(missing[1]) < 65
-    assert caught.value.__notes__ == ["what would fit: 2 GPUs, quantization int4"]
+    assert caught.value.__notes__ == ["what would fit: 2 GPUs, or quantization int4"]
 
 
 def test_when_neither_helps_alone_both_together_are_tried() -> None:
@@ -153,7 +153,10 @@ def test_less_than_one_sequence_of_kv_names_the_longest_that_fits() -> None:
     assert kv_room(tight, replace(LIMITS, max_model_len=longest)).tokens == longest
     with pytest.raises(EngineError):
         kv_room(tight, replace(LIMITS, max_model_len=longest + 1))
-    assert "what would fit: 4 GPUs, quantization int8, quantization int4" in err.value.__notes__[1]
+    assert (
+        "what would fit: 4 GPUs, or quantization int8, or quantization int4"
+        in (err.value.__notes__[1])
+    )
 
 
 def test_every_remedy_that_is_named_works() -> None:
@@ -194,7 +197,7 @@ def _remedies(deployment: Deployment) -> list[str]:
         kv_room(deployment, LIMITS)
     except EngineError as error:
         note = error.__notes__[-1]
-        return note.split(": ")[1].split(", ") if note.startswith("what would fit") else []
+        return note.split(": ")[1].split(", or ") if note.startswith("what would fit") else []
     return []
 
 
@@ -207,3 +210,38 @@ def _follow(deployment: Deployment, remedy: str) -> KvRoom:
         quantization=weights[1] if weights else deployment.quantization,
     )
     return kv_room(changed, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("limits", "about", "note"),
+    [
+        (
+            replace(LIMITS, memory_utilization=0.1),
+            "memory_utilization",
+            "memory_utilization 0.1 is the cause; what would fit: memory_utilization 0.9",
+        ),
+        (
+            replace(LIMITS, block_size=1_000_000),
+            "block_size",
+            "block_size 1000000 is the cause; what would fit: block_size 16",
+        ),
+    ],
+)
+def test_an_odd_setting_is_named_before_other_hardware(
+    limits: MemoryLimits, about: str, note: str
+) -> None:
+    """Nobody buys GPUs because a share of the memory or a block was mistyped."""
+    with pytest.raises(EngineError) as caught:
+        kv_room(FOUR_A100, limits)
+
+    assert caught.value.__notes__[-1] == note
+    assert caught.value.about == about
+
+
+def test_an_odd_setting_that_is_not_the_cause_is_not_blamed() -> None:
+    """70B does not fit one GPU at any share of its memory."""
+    with pytest.raises(EngineError) as caught:
+        kv_room(replace(FOUR_A100, tensor_parallel=1), replace(LIMITS, memory_utilization=0.8))
+
+    assert caught.value.about == "gpu"
+    assert caught.value.__notes__ == ["what would fit: 4 GPUs, or quantization int4"]

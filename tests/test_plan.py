@@ -232,3 +232,35 @@ def test_a_real_engine_takes_the_time_that_it_takes(tmp_path: Path) -> None:
 
     assert run.expected is not None
     assert run.expected.wall_s == run.expected.engine_s
+
+
+@pytest.mark.parametrize(
+    ("about", "sections", "where"),
+    [
+        ("model", {}, "line 1: model: "),
+        ("gpu", {}, "line 2: hardware.gpu: "),
+        ("max_model_len", {"base": "{max_model_len: 5}"}, "line 8: base.max_model_len: "),
+        ("max_model_len", {}, "line 1: model: "),
+        ("tensor_parallel", {}, "line 2: hardware.count: "),
+        ("block_size", {"toggles": "[{block_size: [8, 16]}]"}, "line 8: toggles[0].block_size: "),
+        (None, {}, "line 3: engines[0]: "),
+    ],
+)
+def test_what_a_baseline_cannot_have_is_told_with_its_line(
+    tmp_path: Path, about: str | None, sections: dict[str, str], where: str
+) -> None:
+    """The engine knows which setting is at fault, the sweep where the file has it."""
+    error = EngineError("no")
+    error.about = about
+
+    with pytest.raises(EngineError) as caught:
+        plan(tmp_path, FakeEngine(refused={"paged_kv=on": error}), **sections)
+    assert str(caught.value) == (
+        f"{tmp_path / 'sweep.yaml'}: {where}embedded: the baseline cannot start: no"
+    )
+
+
+def test_a_workload_at_fault_is_told_with_its_line(tmp_path: Path) -> None:
+    """Requests longer than the context are the workload's, at its line."""
+    with pytest.raises(WorkloadError, match=r"sweep.yaml: line 5: workloads\[0\]: shared-prefix: "):
+        plan(tmp_path, base="{max_model_len: 20}")

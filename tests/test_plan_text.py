@@ -163,3 +163,19 @@ def test_a_pattern_that_only_matches_skipped_runs_gives_the_reason(tmp_path: Pat
     """Running the baselines alone would look like a result."""
     with pytest.raises(SpecError, match="skipped runs only; quantization=fp8: fp8 needs other"):
         select(two_by_two(tmp_path), "quantization=*")
+
+
+def test_the_heading_counts_the_baselines_gpus(tmp_path: Path) -> None:
+    """A baseline on 8 of the GPUs is not said to run on the 2 of `hardware.count`."""
+    text = printed(plan(tmp_path, toggles="[{tensor_parallel: [8, 4]}]"))
+
+    assert "some/model on 8 × g; engine: embedded" in text
+
+
+def test_a_rate_is_of_conversations_and_tokens_are_whole(tmp_path: Path) -> None:
+    """A chat has several requests, so a bare 8/s would be another load; 20.0 stands beside none."""
+    text = printed(plan(tmp_path, workloads=TWO, load="[{rate: 8, duration: 100 s}]"))
+
+    assert "open loop, 8 conversations/s (poisson)" in text
+    [row] = [line for line in text.splitlines() if line.startswith("bot ")]
+    assert row.split()[-5:] == ["800", "18", "9", "50%", "800"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from results.plots.layout import Box, crosses, log_ticks, outline, padded, place_labels
+from results.plots.layout import Box, crosses, log_ticks, outline, padded, place_labels, row_places
 
 BOUNDS = Box(left=0.0, bottom=0.0, width=1400.0, height=800.0)
 
@@ -142,3 +142,15 @@ def test_equal_values_are_drawn_as_a_sliver() -> None:
 
     assert np.isfinite(height).all()
     assert places[-1] / places[0] < 1.05
+
+
+def test_rows_are_as_high_as_their_names_need() -> None:
+    """A name of four lines takes its own height, those of one line keep the least one."""
+    rows = row_places([1, 4, 1], least_in=0.25)
+
+    heights = [high - low for low, high in itertools.pairwise(rows.borders)]
+    assert heights[0] == pytest.approx(1)
+    assert heights[2] == pytest.approx(1)
+    assert 0.25 * heights[1] == pytest.approx(0.53)
+    assert rows.height_in == pytest.approx(0.25 * sum(heights))
+    assert rows.middles[1] == pytest.approx((rows.borders[1] + rows.borders[2]) / 2)

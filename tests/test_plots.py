@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,65 @@ def test_a_metric_nobody_has_is_a_dash() -> None:
 
     assert words(figure).count("–") == 4
     assert "nan" not in words(figure)
+
+
+def assert_no_text_on_another(figure: Figure) -> None:
+    seen = [text for text in texts(figure) if text.get_visible()]
+    boxes = [text.get_window_extent() for text in seen]
+    for (one, box), (two, other) in itertools.combinations(zip(seen, boxes, strict=True), 2):
+        across = min(box.x1, other.x1) - max(box.x0, other.x0)
+        up = min(box.y1, other.y1) - max(box.y0, other.y0)
+        assert min(across, up) <= 3, f"{one.get_text()!r} lies on {two.get_text()!r}"
+
+
+def combined(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return the summary with every treatment flipping four toggles more, as a full grid has."""
+    more = {
+        name: {"value": "off", "base": "on", "implied": {}}
+        for name in ("chunked_prefill", "overlap_scheduling", "prefix_caching", "cuda_graphs")
+    }
+    copy: dict[str, Any] = json.loads(json.dumps(summary))
+    for row in [*copy["arms"], *copy["runs"]]:
+        row["flipped"] = row["flipped"] and more | row["flipped"]
+    for effect in copy["effects"]:
+        if effect["toggle"] != "baseline-again":
+            effect["ratio_of"] = f"off+off+off+off+{effect['value']}/on+on+on+on+base"
+            effect["toggle"] += "+" + "+".join(more)
+    return copy
+
+
+@pytest.mark.parametrize("kind", ["effects", "latency"])
+def test_names_of_many_flips_do_not_run_into_each_other(kind: str) -> None:
+    """Arms of five flips take five lines and more: their rows grow with them."""
+    summary = combined(SIMULATED)
+
+    assert_no_text_on_another(drawn(summary, planned(summary, kind)))
+
+
+def test_closed_and_open_loop_in_one_figure_keep_their_titles_apart() -> None:
+    """The middle column is of two kinds of TTFT; its title stays off its neighbours'."""
+    loads = [make_summary(), as_open_loop(make_summary())]
+    parts = ("arms", "runs", "effects")
+    both = {**SIMULATED, **{part: loads[0][part] + loads[1][part] for part in parts}}
+
+    figure = drawn(both, planned(both, "effects"))
+
+    assert "TTFT p50 / TTFT p50 from due" in words(figure)
+    assert_no_text_on_another(figure)
+
+
+def test_single_toggles_stand_above_pairs() -> None:
+    """Pairs come after the last single toggle, and before the control."""
+    summary = make_summary()
+    for effect in summary["effects"]:
+        if effect["arm"] == "quantization=int4":
+            effect["toggle"] = "quantization+cuda_graphs"
+
+    figure = drawn(summary, planned(summary, "effects"))
+
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert names[-2].startswith("quantization int4")
+    assert names[-1].startswith("baseline-again")
 
 
 def test_open_loop_draws_ttft_from_when_a_request_was_due() -> None:

@@ -189,6 +189,77 @@ def test_the_page_says_first_what_is_furthest_from_the_baseline(tmp_path: Path) 
     ) in found.text("findings")
 
 
+def test_of_effects_that_tie_the_plainest_is_furthest(tmp_path: Path) -> None:
+    """paged_kv off drags prefix_caching off along: where both did the same, it is no news."""
+    summary = only(make_summary(), ["baseline", "paged_kv=off", "prefix_caching=off"])
+    for effect in summary["effects"]:
+        effect["ratio"] = 3.0 if effect["arm"] == "paged_kv=off" else 2.99
+
+    _, found = page(summary, tmp_path)
+
+    first = found.text("findings").partition("Assumed")[0]
+    assert "output tokens/s × 2.99, prefix_caching on/off; TTFT" in first
+    assert "paged_kv" not in first
+
+
+def test_pairs_stand_after_single_toggles(tmp_path: Path) -> None:
+    """However large the change of two flips, what one does alone is read first."""
+    summary = only(make_summary(), ["baseline", "batching=static", "cuda_graphs=off"])
+    for effect in summary["effects"]:
+        if effect["arm"] == "batching=static":
+            effect.update(toggle="batching+cuda_graphs", ratio=9.0)
+    for arm in summary["arms"]:
+        if arm["arm"] == "batching=static":
+            arm["flipped"]["cuda_graphs"] = {"value": "off", "base": "on", "implied": {}}
+
+    _, found = page(summary, tmp_path)
+
+    names = [row[0].strip() for row in found.rows_of["findings"]]
+    assert names[1:3] == [
+        "cuda_graphs on/off",
+        "batching static + cuda_graphs off (static/continuous)",
+    ]
+
+
+def test_a_bar_that_would_go_further_has_an_arrow(tmp_path: Path) -> None:
+    """A ratio of 64 fills its half like one of 4, and only the arrow tells them apart."""
+    summary = only(make_summary(), ["baseline", "batching=static"])
+    for effect in summary["effects"]:
+        effect["ratio"] = {"output_tokens_per_s": 64, "ttft_ms.p50": 1 / 5}.get(effect["metric"], 4)
+
+    _, found = page(summary, tmp_path)
+
+    bars = [attributes["class"] for tag, attributes in found.tags if tag == "i"]
+    assert bars == ["none over right", "none over left", "none"] * 4
+
+
+def test_runs_that_were_skipped_are_not_counted_as_done(tmp_path: Path) -> None:
+    """180 planned, 12 of them skipped: the page counts by what became of them."""
+    _, found = page(make_summary(Fixture(skipped="batching=static")), tmp_path)
+
+    assert "runs 165 ok, 12 skipped, 3 void" in found.text("head")
+
+
+def test_the_heading_has_the_gpus_of_the_baseline(tmp_path: Path) -> None:
+    """Where the baseline takes 8 of them, 4 is not what the figures are of."""
+    summary = make_summary()
+    for arm in summary["arms"]:
+        arm["gpus"] = 4 if arm["arm"] == "tensor_parallel=8" else 8
+
+    _, found = page(summary, tmp_path)
+
+    assert "on 8 × a100-80gb" in found.text("head")
+    assert "4 × a100-80gb" not in found.text("head")
+
+
+def test_the_page_says_once_what_the_ratios_are_of(tmp_path: Path) -> None:
+    """on/off has the baseline above, int8/none the arm: that is told before the tables."""
+    _, found = page(make_summary(), tmp_path)
+
+    told = found.text("findings")
+    assert told.count("Ratio of A/B: the figure of A over that of B, so below 1 A has less.") == 1
+
+
 def test_tables_hold_every_arm_with_its_figures(tmp_path: Path) -> None:
     """Each arm has a row in each of the four tables, in the units of the heads."""
     _, found = page(make_summary(), tmp_path)
@@ -221,7 +292,8 @@ def test_a_price_brings_its_column(tmp_path: Path) -> None:
     _, found = page(summary, tmp_path)
 
     assert "2.50 per GPU and hour" in found.text("head")
-    assert "1.23" in found.row("tables", "kv_cache_dtype fp8")
+    rows = [row for row in found.rows_of["tables"] if row[0].startswith("kv_cache_dtype fp8")]
+    assert [row[-1] for row in rows if row[-1] == "1.23"] == ["1.23"] * 4
 
 
 def test_evidence_goes_from_requested_to_verdict(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_summary_has_the_agreed_form(tmp_path: Path) -> None:
     assert set(summary) == {
         "schema_version", "name", "simulated", "harness_version", "created", "model", "hardware",
         "seed", "slo", "price_per_gpu_hour", "assumptions", "notes", "margin", "runs", "arms",
-        "effects",
+        "effects", "file",
     }  # fmt: skip
     assert (summary["schema_version"], summary["simulated"], summary["margin"]) == (1, True, 0.03)
     assert summary["assumptions"] == ["assumed acceptance 0.5"]
@@ -163,7 +163,7 @@ def test_a_sweep_cut_short_is_summarised_as_far_as_it_got(tmp_path: Path) -> Non
     assert summary["runs"][7]["metrics"] is None
     assert one(summary["arms"], arm="prefix_caching=off")["n_blocks"] == 3
     assert one(summary["effects"], arm="prefix_caching=off", metric="ttft_ms.p50")["n_blocks"] == 2
-    assert "8 of 15 runs" in " ".join(summary["notes"])
+    assert "7 of 15 runs are there" in " ".join(summary["notes"])
 
 
 def test_a_skipped_run_keeps_its_reason(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from known_runs import CLOSED, OPEN, known_manifest, known_record, steady_records
+from known_runs import CLOSED, MS, OPEN, known_manifest, known_record, steady_records
 
-from results.checks import Doubt, doubts, same_settings
+from results.checks import doubts
+from results.doubt import Doubt
+from results.flip_checks import same_settings
 from results.metrics import run_figures
 from results.parquet import table_of
 from results.records import RequestRecord
@@ -204,10 +207,13 @@ def test_a_run_that_sent_nothing_is_doubted_once() -> None:
     assert set(doubts_of([])) == {"nothing_sent"}
 
 
-def _arm(arm: str, effective: dict[str, str | None], flipped: str | None = None) -> dict[str, Any]:
+def _arm(
+    arm: str, effective: Mapping[str, str | None], flipped: str | None = None
+) -> dict[str, Any]:
     evidence = {toggle: {"effective": value} for toggle, value in effective.items()}
     flips: dict[str, Any] = {} if flipped is None else {flipped: {}}
-    return known_manifest(key=arm, arm=arm, evidence=evidence, flipped=flips)
+    asked = {"arm": arm}  # each its own
+    return known_manifest(key=arm, arm=arm, evidence=evidence, flipped=flips, toggles=asked)
 
 
 def test_two_labels_for_one_setting_are_noticed() -> None:
@@ -223,6 +229,7 @@ def test_two_labels_for_one_setting_are_noticed() -> None:
 
     assert set(found) == {"prefix_caching=off"}
     assert found["prefix_caching=off"].message.endswith("same settings as baseline")
+    assert found["prefix_caching=off"].remedy.startswith("the flip did not reach the engine")
 
 
 def test_an_engine_that_does_not_tell_is_not_accused() -> None:
@@ -235,3 +242,192 @@ def test_an_engine_that_does_not_tell_is_not_accused() -> None:
     ]
 
     assert same_settings(runs) == {}
+
+
+def queue(
+    rate_rps: float, service_s: float, requests: int, servers: int = 1
+) -> list[RequestRecord]:
+    """Return requests due at a steady rate, each of which takes a server for the service time."""
+    free_s = [0.0] * servers
+    records = []
+    for i in range(requests):
+        due_s = i / rate_rps
+        place = free_s.index(min(free_s))
+        free_s[place] = max(free_s[place], due_s) + service_s
+        begin_ms, end_ms = 1000 * (free_s[place] - service_s), 1000 * free_s[place]
+        events = [(begin_ms + 1, 1), (end_ms, 4)]
+        records.append(known_record(i, events, scheduled_ms=1000 * due_s, sent_ms=1000 * due_s))
+    return records
+
+
+def test_requests_that_come_faster_than_they_are_answered_are_noticed() -> None:
+    """10 a second are due and 5 are answered, for 30 s: 76 wait at the middle, 151 at the end."""
+    doubt = doubts_of(queue(10, 0.2, 300), load={**OPEN, "value": 10.0})["overloaded"]
+
+    assert doubt.message.startswith(
+        "requests came faster than they were answered: half-way 76 were in flight, 151 when the "
+        "last conversation was due, and it took 30.1 s more to answer them"
+    )
+    assert doubt.remedy == "ask for a lower rate: about 5.02 conversations/s were answered"
+
+
+def test_the_lower_rate_of_chats_and_traces_is_in_their_own_words() -> None:
+    """A rate counts conversations, here of two turns; a trace is slowed down by its speedup."""
+    records = queue(10, 0.2, 300)
+    chats = [replace(r, conversation=f"c{i // 2}", turn=i % 2) for i, r in enumerate(records)]
+    trace = {**OPEN, "mode": "trace", "value": None, "speedup": 4.0}
+
+    chat = doubts_of(chats, load={**OPEN, "value": 5.0})["overloaded"]
+    replayed = doubts_of(records, load=trace)["overloaded"]
+
+    assert chat.remedy == "ask for a lower rate: about 2.51 conversations/s were answered"
+    assert replayed.remedy.endswith("5.02 requests/s were answered, which is speedup 2.00")
+
+
+def test_chats_pile_up_while_new_ones_start() -> None:
+    """Their later turns go on long after the last start, when the pile is gone already."""
+    records = []
+    for i, first in enumerate(queue(4, 0.5, 120)):
+        records.append(replace(first, conversation=f"c{i}"))
+        for turn in range(1, 4):
+            sent_ms = first.closed_ns / MS + 100 * turn
+            events = [(sent_ms + 50, 4)]
+            records.append(
+                known_record(4 * i + turn, events, sent_ms=sent_ms, conversation=f"c{i}", turn=turn)
+            )
+
+    assert "overloaded" in doubts_of(records, load={**OPEN, "value": 4.0})
+
+
+@pytest.mark.parametrize(
+    ("rate_rps", "service_s", "servers"),
+    [
+        (4, 0.2, 1),  # keeps up
+        (10, 15.0, 1000),  # answers of half a window: an idle engine fills up, nobody waits
+    ],
+)
+def test_an_engine_that_keeps_up_is_not_called_overloaded(
+    rate_rps: float, service_s: float, servers: int
+) -> None:
+    """Neither a steady queue nor one that only fills up is a backlog that grows."""
+    records = queue(rate_rps, service_s, 300, servers)
+
+    assert "overloaded" not in doubts_of(records, load={**OPEN, "value": rate_rps})
+
+
+def test_a_burst_that_is_worked_off_is_no_overload() -> None:
+    """60 requests at once, then 2 a second for a minute: they wait at first, not at the end."""
+    late = [
+        known_record(i, [(1000 * s + 6000, 1)], scheduled_ms=1000 * s, sent_ms=1000 * s)
+        for i, s in enumerate([0.0] * 60)
+    ]
+    calm = [
+        known_record(60 + i, [(500 * i + 100, 1)], scheduled_ms=500 * i, sent_ms=500 * i)
+        for i in range(120)
+    ]
+
+    assert "overloaded" not in doubts_of(late + calm, load={**OPEN, "value": 3.0})
+
+
+def test_an_engine_whose_memory_is_full_runs_fewer_than_asked() -> None:
+    """A limit of 256 says nothing where the KV room ends at 61 of 100 in flight."""
+    records, load = steady_records(100, 4), {**CLOSED, "value": 100}
+    facts = {"running_limit": 256, "kv_tokens": 426_240}
+
+    full = doubts_of(records, load=load, facts=facts, counters={"peak_running": 61})
+    roomy = doubts_of(records, load=load, facts=facts, counters={"peak_running": 97})
+
+    assert full["engine_runs_fewer"].message == (
+        "the engine ran at most 61 sequences at once while 100 requests were in flight: its KV "
+        "room (426,240 tokens) was full, the others waited in its queue"
+    )
+    assert "engine_runs_fewer" not in roomy
+
+
+def test_think_time_is_no_queue() -> None:
+    """Ten people of whom five think at a time: an engine that ran five ran all that were asked."""
+    records = [
+        known_record(10 * t + c, [(start + 50, 1)], sent_ms=start, conversation=f"c{c}", turn=t)
+        for t in range(5)
+        for c in range(10)
+        for start in [100 * t + 10 * c]
+    ]
+
+    found = doubts_of(records, load={**CLOSED, "value": 10}, counters={"peak_running": 5})
+
+    assert "engine_runs_fewer" not in found
+
+
+@pytest.mark.parametrize("batching", ["none", "static"])
+def test_a_batch_that_is_the_flip_is_no_doubt(batching: str) -> None:
+    """Who asks for one sequence at a time, or for a whole batch, knows that others wait."""
+    found = doubts_of(
+        steady_records(100, 4),
+        load={**CLOSED, "value": 100},
+        toggles={"batching": batching},
+        facts={"running_limit": 1 if batching == "none" else 256},
+        counters={"peak_running": 1 if batching == "none" else 60},
+    )
+
+    assert "engine_runs_fewer" not in found
+
+
+def test_a_trace_is_not_told_to_ask_for_more_than_it_holds() -> None:
+    """Sixty rows replayed whole: what helps is more rows, not a larger number."""
+    records = [known_record(i, [(500 * i + 5, 1)], sent_ms=500 * i) for i in range(60)]
+    trace = {**OPEN, "mode": "trace", "value": None, "requests": None}
+
+    whole = doubts_of(records, load=trace)["p99_unreliable"]
+    limited = doubts_of(records, load={**trace, "limit": 60})["p99_unreliable"]
+
+    assert whole.remedy == "239 more are needed: replay more rows, or a longer trace"
+    assert limited.remedy == f"{whole.remedy}; limit is 60"
+
+
+def test_a_whole_run_says_how_many_requests_make_it_steady() -> None:
+    """Two slots of single turns need eight requests; a burst in open loop needs another load."""
+    closed = doubts_of(steady_records(2, 3))["whole_run"]
+    burst = [known_record(i, [(500, 1), (900, 1)], sent_ms=i) for i in range(4)]
+
+    opened = doubts_of(burst, load=OPEN)["whole_run"]
+    trace = doubts_of(burst, load={**OPEN, "mode": "trace"})["whole_run"]
+
+    assert closed.remedy.startswith("ask for 8 requests,")
+    assert opened.remedy == "ask for a longer duration, or a lower rate"
+    assert "speedup" in trace.remedy
+
+
+@pytest.mark.parametrize(
+    ("skipped", "remedy"),
+    [
+        ({"context_length": 3}, "raise the context length (base.max_model_len)"),
+        ({"context_full": 1}, "raise the context length (base.max_model_len)"),
+        ({"bad_json": 1}, "mend those lines of the trace"),
+        (
+            {"bad_json": 1, "context_length": 2},
+            "raise the context length (base.max_model_len) and mend those lines of the trace",
+        ),
+    ],
+)
+def test_rows_left_out_are_brought_back_by_what_they_lack(
+    skipped: dict[str, int], remedy: str
+) -> None:
+    """More context helps a row that is too long; a line that is no JSON needs another pen."""
+    found = doubts_of(steady_records(2, 301), skipped_rows=skipped)["rows_skipped"]
+
+    assert found.remedy == f"{remedy}, if they belong to your traffic"
+
+
+def test_two_flips_of_which_one_drags_the_other_along_are_one_arm_twice() -> None:
+    """The engine did what was asked: nothing is wrong with it, two arms ask for the same."""
+    both = {"paged_kv": "off", "prefix_caching": "off"}
+    runs = [
+        {**_arm("paged_kv=off", {**both}), "toggles": both},
+        {**_arm("paged_kv=off+prefix_caching=off", {**both}), "toggles": both},
+    ]
+
+    found = same_settings(runs)
+
+    assert {doubt.remedy.partition(":")[0] for doubt in found.values()} == {
+        "what one flip drags along is what the other asks for"
+    }

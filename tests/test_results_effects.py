@@ -312,3 +312,92 @@ def test_the_rule_of_the_verdict(
     )
 
     assert found == expected
+
+
+def test_blocks_that_repeat_each_other_on_virtual_time_are_one() -> None:
+    """Fixed lengths: every block gives one figure, so there is no interval and no verdict."""
+    same = [
+        {**run, "clock": "virtual", "values": {TOKENS: 1000 * factor, TTFT: 200.0, TPOT: 20.0}}
+        for name, factor, flips in (("baseline", 1.0, None), ("pc=off", 0.5, OFF))
+        for run in arm(name, flipped=flips)
+    ]
+
+    found, notes = effects(same)
+
+    assert {(e["n_blocks"], e["low"], e["p_adjusted"], e["verdict"]) for e in found} >= {
+        (1, None, None, None)
+    }
+    assert all(e["verdict"] is None and e["low"] is None for e in found)
+    assert effect(same, "pc=off")["ratio"] == pytest.approx(2)
+    (note,) = notes
+    assert note == (
+        "embedded, chat, concurrency 2: blocks are identical, since nothing was drawn: n = 1, so "
+        "no interval and no verdict"
+    )
+
+
+def test_drawn_blocks_and_real_clocks_keep_their_verdict() -> None:
+    """A ratio of 1 in five drawn blocks is no difference; a real clock repeats by chance."""
+    drawn = [{**run, "clock": "virtual"} for run in [*BASE, *AGAIN]]
+    real = [
+        {**run, "clock": "monotonic", "values": {TOKENS: 1000.0}}
+        for name in ("baseline", "baseline-again")
+        for run in arm(name)
+    ]
+
+    assert effect(drawn, "baseline-again")["verdict"] == "NO DIFFERENCE"
+    assert effect(drawn, "baseline-again")["n_blocks"] == 5
+    assert effect(real, "baseline-again")["verdict"] == "NO DIFFERENCE"
+
+
+def test_one_metric_that_never_moves_is_named_alone() -> None:
+    """TPOT repeats in blocks whose arrivals are drawn: only it loses interval and verdict."""
+    runs = [
+        {**run, "clock": "virtual", "values": {**run["values"], TPOT: 20.0}}
+        for run in [*BASE, *arm("pc=off", 0.5, flipped=OFF)]
+    ]
+
+    found, notes = effects(runs)
+
+    verdicts = {e["metric"]: e["verdict"] for e in found}
+    assert (verdicts[TOKENS], verdicts[TPOT]) == ("BETTER", None)
+    assert any("in tpot_ms.p50 of some arms, blocks are identical" in note for note in notes)
+
+
+BOTH = OFF | flip("kv_cache_dtype", "fp8", "auto")
+
+
+def leave_one_out() -> list[dict[str, Any]]:
+    """Return baseline 1000, all flips 600, all but prefix_caching=off 900, all but fp8 500."""
+    return [
+        *BASE,
+        *arm("all", 0.6, noise=STEADY, flipped=BOTH),
+        *arm("no-pc", 0.9, noise=STEADY, flipped=flip("kv_cache_dtype", "fp8", "auto")),
+        *arm("no-fp8", 0.5, noise=STEADY, flipped=OFF),
+    ]
+
+
+def test_leaving_one_out_is_compared_with_leaving_none_out() -> None:
+    """What the one flip adds to all the others: 900/600 for the switch, 600/500 for the value."""
+    found, _ = effects(leave_one_out(), "leave-one-out")
+    by_arm = {e["arm"]: e for e in found if e["metric"] == TOKENS}
+
+    shown = {
+        name: (e["toggle"], e["ratio_of"], e["others_flipped"], round(float(e["ratio"]), 9))
+        for name, e in by_arm.items()
+    }
+    assert shown == {
+        "all": ("prefix_caching+kv_cache_dtype", "off+fp8/on+auto", False, 0.6),
+        "no-pc": ("prefix_caching", "on/off", True, 1.5),
+        "no-fp8": ("kv_cache_dtype", "fp8/auto", True, 1.2),
+    }
+
+
+def test_other_designs_compare_every_arm_with_the_baseline() -> None:
+    """The same arms as pairs: each ratio is that to the baseline."""
+    found, _ = effects(leave_one_out(), "pairs")
+    ratios = {e["arm"]: e["ratio"] for e in found if e["metric"] == TOKENS}
+    assert ratios == {
+        "all": pytest.approx(0.6), "no-pc": pytest.approx(0.9), "no-fp8": pytest.approx(2.0)
+    }  # fmt: skip
+    assert not any(e["others_flipped"] for e in found)

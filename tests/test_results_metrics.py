@@ -338,7 +338,24 @@ def test_a_slow_ramp_is_no_miss() -> None:
     metrics = metrics_of(records, slo={"ttft_ms": 50})
 
     assert metrics["goodput_share"] == 1
-    assert metrics["goodput_rps"] == pytest.approx(5 / 0.3)
+    assert metrics["goodput_rps"] == pytest.approx(6 / 0.3)
+
+
+def test_goodput_and_its_share_count_the_same_requests() -> None:
+    """A ramp that is answered in time inside the window adds nothing to the rate of late requests.
+
+    Two slots: the first two requests keep 50 ms and end inside the window, all measured ones miss.
+    """
+    records = steady_records(2, 4)
+    for i, sent_ms in ((0, 0), (1, 50)):
+        records[i] = known_record(i, [(sent_ms + 20, 1), (sent_ms + 60, 4)], sent_ms=sent_ms)
+    for i in range(2, 8):
+        sent_ms = 100 * (i // 2) + 50 * (i % 2)
+        records[i] = known_record(i, [(sent_ms + 90, 1), (sent_ms + 100, 4)], sent_ms=sent_ms)
+
+    metrics = metrics_of(records, slo={"ttft_ms": 50})
+
+    assert (metrics["goodput_rps"], metrics["goodput_share"]) == (0, 0)
 
 
 def test_goodput_is_absent_without_limits() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -66,7 +67,8 @@ def test_a_run_comes_back_as_it_was_written(sweep_dir: Path) -> None:
 
     assert folder == run_folder(sweep_dir, key) == sweep_dir / key[:12]
     (run,) = read_runs(sweep_dir)
-    assert run.manifest == known_manifest()
+    assert {**known_manifest(), **run.manifest} == run.manifest
+    assert set(run.manifest) - set(known_manifest()) == {"records_sha256"}
     assert len(run.records) == 6
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "records.parquet"]
     assert sorted(path.name for path in sweep_dir.iterdir()) == [key[:12], "sweep.json"]
@@ -109,11 +111,23 @@ def test_a_killed_writer_leaves_no_half_run(
         patch.setattr(store if moment == "write_json" else Path, moment, die)
         with pytest.raises(KeyboardInterrupt):
             write_run(sweep_dir, key, known_manifest(), steady_records(2, 3))
-    assert len(list(sweep_dir.iterdir())) == 2  # the sweep file, and what was begun
+    assert [path.name for path in sweep_dir.iterdir()] == ["sweep.json"]  # and nothing half done
     assert list(read_runs(sweep_dir)) == []
-    assert not run_folder(sweep_dir, key).exists()
 
     write_run(sweep_dir, key, known_manifest(), steady_records(2, 3))
+    assert [run.manifest["key"] for run in read_runs(sweep_dir)] == [key]
+    assert len(list(sweep_dir.iterdir())) == 2
+
+
+def test_what_a_killed_process_left_is_no_run(sweep_dir: Path) -> None:
+    """Who is killed outright clears nothing up: no reader takes it for a run, a writer goes on."""
+    key = known_manifest()["key"]
+    folder = write_run(sweep_dir, key, known_manifest(), steady_records(2, 3))
+    folder.rename(sweep_dir / f".{folder.name}.partial")
+
+    assert list(read_runs(sweep_dir)) == []
+    write_run(sweep_dir, key, known_manifest(), steady_records(2, 3))
+
     assert [run.manifest["key"] for run in read_runs(sweep_dir)] == [key]
     assert len(list(sweep_dir.iterdir())) == 2
 
@@ -128,8 +142,34 @@ def test_runs_are_read_one_at_a_time(sweep_dir: Path) -> None:
     runs = read_runs(sweep_dir)
 
     assert next(runs).manifest["key"] == "a" * 16
-    with pytest.raises(StoreError, match=r"b{12}/records\.parquet: cannot be read"):
+    with pytest.raises(StoreError, match=r"b{12}/records\.parquet: not the records that"):
         next(runs)
+
+
+def test_records_that_are_not_the_run_s_own_are_refused(sweep_dir: Path) -> None:
+    """The records of another run, readable as they are, do not pass for those of this one."""
+    for first in "ab":
+        key = first * 16
+        write_run(sweep_dir, key, known_manifest(key=key), steady_records(2, 3 + (first == "b")))
+    other = (run_folder(sweep_dir, "b" * 16) / "records.parquet").read_bytes()
+    (run_folder(sweep_dir, "a" * 16) / "records.parquet").write_bytes(other)
+
+    with pytest.raises(StoreError, match="SHA-256 differs from records_sha256") as caught:
+        next(read_runs(sweep_dir))
+
+    assert "put the file of that run back" in caught.value.__notes__[0]
+
+
+def test_records_that_cannot_be_read_are_named(sweep_dir: Path) -> None:
+    """A file that is no table of records, though its digest is right, is told apart."""
+    folder = write_run(sweep_dir, "a" * 16, known_manifest(), steady_records(2, 3))
+    (folder / "records.parquet").write_bytes(b"broken")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    digest = hashlib.sha256(b"broken").hexdigest()
+    write_json(folder / "manifest.json", {**manifest, "records_sha256": digest})
+
+    with pytest.raises(StoreError, match=r"records\.parquet: cannot be read"):
+        next(read_runs(sweep_dir))
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

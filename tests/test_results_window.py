@@ -10,7 +10,7 @@ from known_runs import CLOSED, OPEN, known_record, steady_records
 from results.metrics import per_request
 from results.parquet import table_of
 from results.records import RequestRecord
-from results.window import Window, measured_window
+from results.window import Window, least_requests, measured_window
 
 
 def window_of(records: Sequence[RequestRecord], load: dict[str, Any]) -> Window:
@@ -57,6 +57,91 @@ def test_later_turns_of_the_ramp_are_measured() -> None:
 
     assert window.start_ns == 50e6
     assert window.measured.tolist() == [False, True, True, True] * 2
+
+
+def chats(conversations: int, slots: int, turns: int) -> list[RequestRecord]:
+    """Return chats in a closed loop: turns of 100 ms, one after the other, slots 10 ms apart.
+
+    A chat of an even number has one turn more, so that slots do not stay in step.
+    """
+    free_ms = [10.0 * slot for slot in range(slots)]
+    records: list[RequestRecord] = []
+    for chat in range(conversations):
+        slot = free_ms.index(min(free_ms))
+        for turn in range(turns + (chat % 2 == 0)):
+            start_ms, free_ms[slot] = free_ms[slot], free_ms[slot] + 100
+            records.append(
+                known_record(
+                    len(records),
+                    [(start_ms + 100, 1)],
+                    sent_ms=start_ms,
+                    conversation=f"c{chat}",
+                    turn=turn,
+                )
+            )
+    return records
+
+
+def test_the_window_ends_when_a_slot_runs_empty_for_good() -> None:
+    """Three chats of 5, 4 and 5 turns in three slots: none takes the place of the one that ends.
+
+    The second starts at 10 ms and ends at 410; the others go on to 520 with a slot empty.
+    """
+    window = window_of(chats(3, 3, 4), {**CLOSED, "value": 3})
+
+    assert (window.kind, window.start_ns, window.end_ns) == ("steady", 20e6, 410e6)
+    assert window.measured.sum() == 10  # 4, 3 and 3 later turns; the one at 420 is out
+
+
+def test_slots_that_are_filled_again_keep_the_window_open() -> None:
+    """Nine chats in three slots: it ends with the first end that no start follows."""
+    records = chats(9, 3, 4)
+
+    window = window_of(records, {**CLOSED, "value": 3})
+
+    last_starts = sorted(
+        min(r.sent_ns or 0 for r in records if r.conversation == f"c{c}") for c in range(9)
+    )
+    ends = sorted(max(r.closed_ns for r in records if r.conversation == f"c{c}") for c in range(9))
+    assert window.end_ns == ends[6]
+    assert ends[5] == last_starts[8] < ends[6] < max(r.sent_ns or 0 for r in records) + 100e6
+    assert window.measured.sum() < len(records) - 3
+
+
+def test_conversations_that_ran_out_are_the_reason() -> None:
+    """As many chats as slots, of few turns: what is left is the whole run, and it is said why."""
+    window = window_of(chats(4, 4, 3), {**CLOSED, "value": 4})
+
+    assert window.kind == "whole-run"
+    assert window.reason == (
+        "9 requests were sent after the ramp and before a slot ran empty, since 4 conversations "
+        "were all there were, fewer than 3 for each of 4 slots (12)"
+    )
+
+
+@pytest.mark.parametrize("turns", [1, 2, 4, 7])
+@pytest.mark.parametrize("slots", [1, 3, 10])
+def test_what_is_said_to_be_enough_is_enough(turns: int, slots: int) -> None:
+    """A run of the size that `least_requests` tells is steady, whatever the turns and slots."""
+    load = {**CLOSED, "value": slots}
+    few = [r for r in chats(slots, slots, turns) if r.turn < turns]
+    enough = least_requests(per_request(table_of(few), open_loop=False), load)
+    equal = [
+        known_record(
+            i, [(start + 100, 1)], sent_ms=start, conversation=f"c{place}.{slot}", turn=turn
+        )
+        for i, (place, slot, turn) in enumerate(
+            (place, slot, turn)
+            for place in range(-(-enough // (turns * slots)))
+            for slot in range(slots)
+            for turn in range(turns)
+        )
+        if place * turns * slots + slot * turns < enough
+        for start in [100 * (place * turns + turn) + slot]
+    ]
+
+    assert len(equal) < enough + turns
+    assert window_of(equal, load).kind == "steady"
 
 
 def test_fewer_conversations_than_slots_are_all_ramp() -> None:

@@ -52,7 +52,7 @@ BOT = "{kind: shared-prefix, prefix_tokens: 1, suffix_tokens: 1, output_tokens: 
     [
         ("model", "", "model: expected a word; found nothing"),
         ("hardware", "{gpu: a100, cnt: 4}", "hardware: unknown key 'cnt'; did you mean 'count'?"),
-        ("engines", "[]", "engines: expected at least one entry; found a list"),
+        ("engines", "[]", "engines: expected at least one entry; found an empty list"),
         ("engines", "[sglang]", "engines[0]: 'sglang' is not in this version yet"),
         ("engines", "[tensorrt-llm]", "'tensorrt-llm' is not in this version yet"),
         ("engines", "[{engine: url, url: x}]", "engines[0].engine: 'url' is not in this version"),
@@ -63,7 +63,10 @@ BOT = "{kind: shared-prefix, prefix_tokens: 1, suffix_tokens: 1, output_tokens: 
         ),
         ("engines", "[embedded, embedded]", "engines[1]: 'embedded' is the label of engines[0]"),
         ("base", "engine-defaults", "base: 'engine-defaults' is not in this version yet"),
-        ("base", "{memory_utilization: 0}", "base.memory_utilization: must be more than 0"),
+        ("base", "{memory_utilization: 0}", "expected a share above 0 and at most 1, such as 0.9"),
+        ("base", "{memory_utilization: 1.5}", "base.memory_utilization: expected a share above 0"),
+        ("base", "{max_num_seqs: 10000001}", "must be at most 10000000, found 10000001"),
+        ("name", "x" * 101, "name: expected at most 100 letters; found 'xxx"),
         ("base", "{prefix_cachin: on}", "base: unknown key 'prefix_cachin'; did you mean"),
         ("base", "{batching: [static]}", "base.batching: 'batching' cannot be a list"),
         ("toggles", "[]", "toggles: expected at least one toggle"),
@@ -105,6 +108,29 @@ BOT = "{kind: shared-prefix, prefix_tokens: 1, suffix_tokens: 1, output_tokens: 
         ),
         (
             "workloads",
+            (
+                "[{kind: shared-prefix, prefix_tokens: 1, suffix_tokens: {uniform: {low: 9, "
+                "high: 2}}, output_tokens: {lognormal: {median: 9, p99: 3}}}]"
+            ),
+            "workloads[0].output_tokens: lognormal lengths need 1 ≤ median < p99",
+        ),
+        (
+            "workloads",
+            (
+                "[{kind: multi-turn, turns: 2, first_tokens: 1, turn_tokens: {uniform: {low: 9, "
+                "high: 2}}, output_tokens: 1}]"
+            ),
+            "workloads[0].turn_tokens: uniform lengths need 1 ≤ low ≤ high, not 9, 2",
+        ),
+        ("workloads", "[{kind: trace, path: /}]", "workloads[0].path: / is a folder; expected a f"),
+        ("workloads", "[{kind: trace, path: ~nobody-here/x}]", "there is no file ~nobody-here/x"),
+        (
+            "workloads",
+            f"[{{kind: trace, path: {'x' * 5000}}}]",
+            "workloads[0].path: there is no fi",
+        ),
+        (
+            "workloads",
             "[{kind: shared-prefix, prefix_tokens: many, suffix_tokens: 1, output_tokens: 1}]",
             "workloads[0].prefix_tokens: expected a number of tokens, or one of",
         ),
@@ -119,7 +145,26 @@ BOT = "{kind: shared-prefix, prefix_tokens: 1, suffix_tokens: 1, output_tokens: 
         ("load", "[{concurrency: 1}]", "load[0]: the key 'requests' is missing"),
         ("load", "[{rate: 0, duration: 1 s}]", "load[0].rate: must be more than 0, found 0"),
         ("load", "[{rate: 1, duration: 0 s}]", "load[0].duration: must be more than 0"),
-        ("load", "[{rate: 1, duration: -1 s}]", "load[0].duration: expected a duration"),
+        (
+            "load",
+            "[{rate: 1, duration: -1 s}]",
+            "load[0].duration: a duration must not be negative",
+        ),
+        ("load", "[{rate: 2000000, duration: 1 s}]", "load[0].rate: must be at most 1000000, f"),
+        ("load", "[{concurrency: 1, duration: 1 s}]", "concurrency goes with requests, rate with"),
+        (
+            "load",
+            "[{concurrency: 1, requests: 1, rate: 1, duration: 1 s}]",
+            (
+                "load[0]: concurrency goes with requests, rate with duration; a load has one of "
+                "the pairs, found concurrency, requests, duration, rate"
+            ),
+        ),
+        (
+            "load",
+            "[{arrivals: trace, rate: 1}]",
+            "arrivals: trace takes its times from the trace; ",
+        ),
         ("load", "[{rate: 1, duration: 1 s, arrivals: burst}]", "load[0].arrivals: found 'burst'"),
         ("load", "[{arrivals: trace}]", "arrivals: trace needs a workload of kind trace"),
         (
@@ -129,8 +174,8 @@ BOT = "{kind: shared-prefix, prefix_tokens: 1, suffix_tokens: 1, output_tokens: 
         ),
         (
             "load",
-            "[{concurrency: 1, requests: 1}, {concurrency: 1, requests: 2}]",
-            "load[1]: concurrency=1 is load[0] again for shared-prefix",
+            "[{concurrency: 1, requests: 1}, {concurrency: 1, requests: 1}]",
+            "load[1]: concurrency=1,requests=1 is load[0] again for shared-prefix; keep one",
         ),
         ("load", "[{concurrency: 1, requests: 1, output_tokens: 0}]", "load[0].output_tokens: "),
         (

@@ -4,9 +4,10 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from sweep_files import only_problem, sweep
+from sweep_files import only_problem, sweep, write
 
 from adapters.base import BASELINE, ToggleValue
+from harness.spec import load_sweep
 from workloads.lengths import Empirical, Fixed, Lognormal, Uniform
 from workloads.multi_turn import MultiTurn
 from workloads.shared_prefix import SharedPrefix
@@ -252,3 +253,37 @@ def test_the_same_draws_have_the_same_identity(tmp_path: Path) -> None:
     assert identity(other) == first
     other.write_text(MOONCAKE + MOONCAKE)
     assert identity(other) != first
+
+
+def test_a_file_of_any_name_names_its_sweep(tmp_path: Path) -> None:
+    """The name that a file gives is cut to what a name may be."""
+    path = write(tmp_path).rename(tmp_path / f"{'long' * 50}.yaml")
+
+    assert load_sweep(path, environment={}).name == "long" * 25
+
+
+def test_loads_of_one_level_are_told_apart(tmp_path: Path) -> None:
+    """Equal concurrency or rate is no fault: the name then says how much is asked."""
+    spec = sweep(
+        tmp_path,
+        load="[{concurrency: 1, requests: 5}, {concurrency: 1, requests: 50}, "
+        "{concurrency: 1, requests: 5, output_tokens: 4}, {concurrency: 2, requests: 5}, "
+        "{rate: 1, duration: 60 s}, {rate: 1, duration: 100 s}]",
+    )
+
+    assert [load.label for load in spec.loads] == [
+        "concurrency=1,requests=5", "concurrency=1,requests=50",
+        "concurrency=1,requests=5,output=4", "concurrency=2",
+        "rate=1,duration=1min", "rate=1,duration=100s",
+    ]  # fmt: skip
+    alone = sweep(tmp_path, load="[{concurrency: 1, requests: 5}]").loads[0]
+    assert alone.identity() == spec.loads[0].identity()
+
+
+def test_a_place_of_the_file_is_told_with_its_line(tmp_path: Path) -> None:
+    """Of several places the first that the file has; none of them is the file's first line."""
+    spec = sweep(tmp_path, base="{max_model_len: 99}")
+
+    where = spec.where(("base", "dtype"), ("base", "max_model_len"))
+    assert where == f"{spec.path}: line 8: base.max_model_len: "
+    assert spec.where(("slo",)) == f"{spec.path}: line 1: "

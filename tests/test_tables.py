@@ -11,6 +11,12 @@ from summaries import ARMS, Fixture, as_open_loop, make_summary, only
 from results.tables import print_summary
 
 
+@pytest.fixture(autouse=True)
+def no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may have set it."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def printed(summary: dict[str, Any], **console: Any) -> str:
     file = io.StringIO()
     print_summary(summary, Console(file=file, color_system=None, **console))
@@ -234,7 +240,7 @@ def test_no_verdict_is_shown_below_five_blocks() -> None:
     assert "▲" not in three
     assert "3 blocks: ratios without a verdict" in three
     assert row(tables(five)[0], "quantization int4").split()[-3:] == ["2.64▲", "1.02?", "0.34▲"]
-    assert "▲ better, ▼ worse" in five
+    assert "▲ better, ▼ worse" in " ".join(five.split())
 
 
 def test_several_engines_stand_in_groups_under_their_labels() -> None:
@@ -284,3 +290,103 @@ def test_doubts_are_counted_and_come_with_their_remedy() -> None:
 
     assert "doubt: few-requests: P99 rests on 20 requests (90 runs); raise requests to 300" in text
     assert "doubt: client DEGRADED: sent 4 ms late (1 run)" in text
+
+
+def test_a_pipe_keeps_to_the_columns_that_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """COLUMNS=80 sets the width where there is no terminal; without it 100 are used."""
+    wide = printed(make_summary(Fixture(blocks=5)))
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = printed(make_summary(Fixture(blocks=5)))
+
+    assert max(cell_len(line) for line in narrow.splitlines()) <= 80
+    assert max(cell_len(line) for line in wide.splitlines()) > 80
+
+
+def combined(*flips: tuple[str, str, str]) -> dict[str, Any]:
+    """Return a summary whose second arm flips several toggles: (toggle, value, base)."""
+    summary = only(make_summary(), ["baseline", "paged_kv=off"])
+    implied = {"prefix_caching": "off"}
+    for arm in summary["arms"]:
+        if arm["arm"] != "baseline":
+            arm["flipped"] = {
+                toggle: {
+                    "value": value, "base": base, "implied": implied if toggle == "paged_kv" else {}
+                }
+                for toggle, value, base in flips
+            }  # fmt: skip
+    above, below = ("+".join(flip[i] for flip in flips) for i in (1, 2))
+    for effect in summary["effects"]:
+        effect.update(toggle="+".join(flip[0] for flip in flips), ratio_of=f"{above}/{below}")
+    return summary
+
+
+def test_a_pair_breaks_at_its_signs_and_not_inside_a_word() -> None:
+    """Of off+off+…/on+on+… each line ends in a sign, or in the last value."""
+    switches = [(f"toggle_{i}", "off", "on") for i in range(5)]
+
+    text = printed(combined(*switches))
+
+    start = next(i for i, line in enumerate(text.splitlines()) if line.startswith("toggle_0 off"))
+    shown = [
+        line.split()[-4 if i == 0 else -1]
+        for i, line in enumerate(text.splitlines()[start : start + 4])
+    ]
+    assert shown == ["off+off+", "off+off+", "off/", "on+on+on+"]
+
+
+def test_what_is_flipped_and_dragged_along_is_named_once() -> None:
+    """paged_kv off drags prefix_caching off along; flipped as well, it has a line of its own."""
+    table = tables(printed(combined(("paged_kv", "off", "on"), ("prefix_caching", "off", "on"))))[0]
+
+    names = [line for line in table.splitlines() if "prefix_caching off" in line[:24]]
+    assert len(names) == 1
+    assert names[0].startswith("+ prefix_caching off")
+
+
+def test_what_a_ratio_is_of_is_said_whether_or_not_there_are_verdicts() -> None:
+    """on/off beside int8/none turns the direction round: one line says which stands above."""
+    for blocks in (3, 5):
+        text = " ".join(printed(make_summary(Fixture(blocks=blocks))).split())
+        assert text.count("ratio of A/B: the figure of A over that of B") == 1
+        assert ("▲ better" in text) is (blocks == 5)
+    assert "ratio of A/B" not in printed(only(make_summary(), ["baseline"]))
+
+
+def test_an_arm_that_leaves_one_out_names_the_toggle_of_its_ratio() -> None:
+    """Its name lists what is flipped; what is compared is what is not."""
+    summary = combined(("batching", "static", "continuous"), ("cuda_graphs", "off", "on"))
+    for effect in summary["effects"]:
+        effect.update(toggle="prefix_caching", ratio_of="on/off", others_flipped=True)
+
+    text = printed(summary)
+
+    assert row(tables(text)[0], "batching static").split()[-4] == "prefix_caching"
+    assert "leave-one-out: the ratio of an arm that leaves one flip out" in text
+
+
+def test_identical_blocks_are_not_told_to_be_repeated() -> None:
+    """Where nothing is drawn, more blocks bring no verdict, and none are asked for."""
+    summary = make_summary(Fixture(blocks=5))
+    for effect in summary["effects"]:
+        effect.update(n_blocks=1, verdict=None, low=None, high=None)
+
+    text = " ".join(printed(summary).split())
+
+    assert "the blocks are identical, since nothing was drawn" in text
+    assert "blocks are needed" not in text
+
+
+def test_a_rate_is_one_of_conversations() -> None:
+    """Eight a second over chats of four turns are 32 requests: the title says of what."""
+    text = printed(as_open_loop(only(make_summary(), ["baseline"])))
+
+    assert "chat · 1 conversations/s poisson, 20 requests, 300 s" in text
+
+
+def test_the_heading_has_the_gpus_that_the_baseline_uses() -> None:
+    """tensor_parallel: [8, 4] makes a baseline of 8 GPUs, whatever hardware.count says."""
+    summary = make_summary()
+    for arm in summary["arms"]:
+        arm["gpus"] = 8 if arm["arm"] == "baseline" else 4
+
+    assert "on 8 × a100-80gb" in printed(summary).splitlines()[0]

@@ -330,7 +330,9 @@ def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
     assert "line 1: no JSON" in refusal_of(wrong)
     assert "is the format not mooncake? there are mooncake | azure" in refusal_of(wrong)
     columns = csv_trace(tmp_path, b"\nTIMESTAMP,Context,GeneratedTokens\n")
-    assert "trace.csv: line 2: no column ContextTokens, found" in refusal_of(columns)
+    refusal = refusal_of(columns)
+    assert "trace.csv: line 2: no column ContextTokens; found" in refusal
+    assert "its columns must be: TIMESTAMP, ContextTokens, GeneratedTokens" in refusal
     assert "line 1: no CSV" in refusal_of(csv_trace(tmp_path, b'"TIMESTAMP'))
     assert "line 1: no JSON" in refusal_of(
         TraceReplay(name="t", format="mooncake", path=_binary(tmp_path))
@@ -357,6 +359,8 @@ def test_no_row_left_is_refused_with_the_reasons(tmp_path: Path) -> None:
     rows = (row(tokens=0), row(tokens=CONTEXT))
     message = refusal_of(trace(tmp_path, *rows, bad_rows="skip"))
     assert "no row to replay (left out: zero_input 1, context_length 1)" in message
+    assert "raise `max_model_len` under `base`" in message
+    assert "mend the file" in refusal_of(trace(tmp_path, row(tokens=0), bad_rows="skip"))
 
 
 def test_a_missing_file_is_the_users_error(tmp_path: Path) -> None:
@@ -413,6 +417,29 @@ def test_rows_are_never_repeated(tmp_path: Path) -> None:
     limited = refusal_of(trace(tmp_path, *lines, limit=1), requests=2)
     assert "2 requests asked for, but only 1 rows to replay, limit 1" in limited
     assert "0 requests asked for" in refusal_of(trace(tmp_path, *lines), requests=0)
+
+
+def test_as_many_rows_as_are_told_can_be_drawn(tmp_path: Path) -> None:
+    """What can be replayed is what `draw` gives, and one more is refused."""
+    lines = (row(3), row(2), "no row", row(4, CONTEXT), row(5))
+    for options, rows in (
+        ({}, 3), ({"limit": 2}, 2), ({"limit": 9}, 3), ({"over_length": "refuse"}, 2),
+    ):  # fmt: skip
+        replay = trace(tmp_path, *lines, bad_rows="skip", **options)
+        assert replay.replayable(CONTEXT) == rows
+        assert len(draw(replay, requests=rows).conversations) == rows
+        with pytest.raises(WorkloadError):
+            draw(replay, requests=rows + 1)
+
+
+def test_a_table_of_ones_own_is_told_all_its_columns(tmp_path: Path) -> None:
+    """Whoever lacks a column learns of every one, of its other names, and of the unit of time."""
+    message = refusal_of(csv_trace(tmp_path, b"time,tokens\n1,2\n", format="csv"))
+
+    assert "no column input_length, output_length; found" in message
+    assert "input_length or input_tokens, output_length or output_tokens" in message
+    assert "with times also timestamp or timestamp_s" in message
+    assert "timestamp needs time_unit" in message
 
 
 # Options

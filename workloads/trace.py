@@ -82,6 +82,17 @@ class TraceReplay:
             notes=trace_notes(read, rows, form),
         )
 
+    def replayable(self, max_model_len: int) -> int:
+        """Return how many requests `draw` can give at most: rows that fit, `limit` at most.
+
+        Reads the file. Raises `WorkloadError` for bad lines that are not to be skipped.
+        """
+        in_time = sorted(self._read(self._form()).rows, key=lambda row: row.time_ns or 0)
+        fit = [row.input_tokens + row.output_tokens <= max_model_len for row in in_time]
+        if self.over_length == "refuse" and False in fit:  # none is drawn beyond the first of them
+            fit = fit[: fit.index(False)]
+        return min(sum(fit), self.limit or len(fit))
+
     def describe(self) -> str:
         """Return what is replayed, on one line; the file is not read."""
         form = self._form()
@@ -130,7 +141,15 @@ class TraceReplay:
         if requests is not None and requests < 1:
             raise WorkloadError(f"{self.name}: {requests} requests asked for, expected at least 1")
         if not found:
-            raise WorkloadError(f"{self.path}: no row to replay{because}")
+            error = WorkloadError(f"{self.path}: no row to replay{because}")
+            if skipped["context_length"]:
+                error.add_note(
+                    f"{skipped['context_length']} rows are longer than the context: raise "
+                    "`max_model_len` under `base`, if the model and the memory can take it"
+                )
+            elif skipped:
+                error.add_note("mend the file: no line of it is a request")
+            raise error
         if requests is not None and found < requests:
             limit = f", limit {self.limit}" if self.limit else ""
             error = WorkloadError(

@@ -25,6 +25,20 @@ class TraceFormat:
     has_blocks: bool = False  # `hash_ids` may tell shared prefixes
     block_tokens: int | None = None  # tokens an id; None: the file's owner must say
 
+    @property
+    def needed_fields(self) -> tuple[tuple[str, ...], ...]:
+        """The fields that a row cannot do without, each under its several names."""
+        times = (self.time_fields,) if self.time_needed else ()
+        return (*times, self.input_fields, self.output_fields)
+
+    @property
+    def columns(self) -> str:
+        """The fields in words, for whoever has to write such a file."""
+        needed = ", ".join(" or ".join(names) for names in self.needed_fields)
+        times = "" if self.time_needed else f"; with times also {' or '.join(self.time_fields)}"
+        unit = "" if self.wall_time or self.time_unit else " (timestamp needs time_unit)"
+        return f"{needed}{times}{unit}"
+
 
 _OWN_TIMES = ("timestamp", *UNIT_IN_NAME)
 _OWN_INPUTS = ("input_length", "input_tokens")

@@ -106,12 +106,13 @@ def _parser(
         header = csv_values(text)
     except RowError as error:
         raise WorkloadError(f"{path}: line {line}: {error}") from error
-    needed = [form.input_fields, form.output_fields]
-    needed += [form.time_fields] if form.time_needed else []
-    for names in needed:
-        if not any(name in header for name in names):
-            found = f"found {shown(', '.join(header))}" if text else "the file is empty"
-            raise WorkloadError(f"{path}: line {line}: no column {names[0]}, {found}")
+    missing = [names for names in form.needed_fields if not set(names) & set(header)]
+    if missing:
+        found = f"found {', '.join(map(shown, header))}" if text else "the file is empty"
+        named = ", ".join(names[0] for names in missing)
+        refusal = WorkloadError(f"{path}: line {line}: no column {named}; {found}")
+        refusal.add_note(f"its columns must be: {form.columns}")
+        raise refusal
     return partial(csv_fields, header)
 
 

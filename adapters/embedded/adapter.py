@@ -145,7 +145,9 @@ def deployment(settings: EngineSettings) -> Deployment:
         cuda_graphs=_on(settings, "cuda_graphs"),
         overlap=_on(settings, "overlap_scheduling"),
         speculative=speculative.kind,
-        draft=None if draft is None or speculative.kind != "draft" else find_model(str(draft)),
+        draft=None
+        if draft is None or speculative.kind != "draft"
+        else find_model(str(draft), about="speculative"),
     )
 
 

@@ -83,6 +83,7 @@ def check_context(model: ModelShape, max_model_len: int) -> None:
             f"the longest context of {model.name}"
         )
         error.add_note(f"set base.max_model_len to at most {model.max_position}")
+        error.about = "max_model_len"
         raise error
 
 
@@ -94,4 +95,5 @@ def _check_sharing(model: ModelShape, gpus: int) -> None:
             f"{model.heads} heads, {model.kv_heads} KV heads"
         )
         error.add_note(f"possible on one machine: {', '.join(map(str, possible))}")
+        error.about = "tensor_parallel"
         raise error

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from adapters.base import EngineError
 
 _GIB = 2**30
+_MOST_MEANT = 3  # names that a cut one may stand for; more is no hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,17 +109,24 @@ def find_gpu(name: str) -> Gpu:
     """Return the GPU called `name`, in any case. Raises `EngineError` with the nearest name."""
     gpu = _GPU_BY_NAME.get(name.strip().lower())
     if gpu is None:
-        raise unknown_name("GPU", name, _GPU_BY_NAME, _GPU_BY_NAME)
+        raise unknown_name("GPU", name, _GPU_BY_NAME, _GPU_BY_NAME, about="gpu")
     return gpu
 
 
 def unknown_name(
-    what: str, name: str, spellings: Iterable[str], listed: Iterable[str]
+    what: str, name: str, spellings: Iterable[str], listed: Iterable[str], *, about: str
 ) -> EngineError:
-    """Return the error for a `name` that is in no table: the nearest spelling, then the list."""
+    """Return the error for a `name` that is in no table: the likeliest names, then the list.
+
+    A name that was cut short means those that begin with it; else the nearest spelling is meant.
+    `about` is the setting that holds it.
+    """
     bare = name.strip().lower().rsplit("/", 1)[-1]  # the owner says little about the model
-    near = difflib.get_close_matches(bare, list(spellings), n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    names = list(listed)
+    near = [full for full in names if bare and full.startswith(bare)][:_MOST_MEANT]
+    near = near or difflib.get_close_matches(bare, list(spellings), n=1)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
     error = EngineError(f"embedded engine: unknown {what} {name!r}{hint}")
-    error.add_note(f"{what}s it knows: {', '.join(listed)}")
+    error.add_note(f"{what}s it knows: {', '.join(names)}")
+    error.about = about
     return error

@@ -150,7 +150,8 @@ def _too_large(deployment: Deployment, limits: MemoryLimits, room: KvRoom) -> En
         f"({room.weights_bytes / _GIB:.1f} of weights) and has {usable / _GIB:.1f}, "
         f"{-room.free_bytes / _GIB:.1f} too few"
     )
-    error.add_note(_remedies(deployment, limits))
+    error.about, remedies = _remedies(deployment, limits, "gpu")
+    error.add_note(remedies)
     return error
 
 
@@ -163,12 +164,32 @@ def _too_short(deployment: Deployment, limits: MemoryLimits, room: KvRoom) -> En
     )
     if room.tokens:
         error.add_note(f"the longest that fits: max_model_len {room.tokens}")
-    error.add_note(_remedies(deployment, limits))
+    error.about, remedies = _remedies(deployment, limits, "max_model_len")
+    error.add_note(remedies)
     return error
 
 
-def _remedies(deployment: Deployment, limits: MemoryLimits) -> str:
-    """Return what would make it fit, each tried: more GPUs, narrower weights, else both."""
+def _remedies(deployment: Deployment, limits: MemoryLimits, about: str) -> tuple[str, str]:
+    """Return the setting at fault, `about` unless an odd one is, and what would make it fit.
+
+    Each is tried: the usual share of memory and size of block where the file has others, then more
+    GPUs, narrower weights, else both.
+    """
+    usual = MemoryLimits(max_model_len=1, max_num_seqs=1, max_batched_tokens=1)
+    share = max(limits.memory_utilization, usual.memory_utilization)
+    block = min(limits.block_size, usual.block_size)
+    for name, changed in (
+        ("memory_utilization", replace(limits, memory_utilization=share)),
+        ("block_size", replace(limits, block_size=block)),
+    ):
+        if _room(deployment, changed).tokens >= limits.max_model_len:
+            found, would = getattr(limits, name), getattr(changed, name)
+            return name, f"{name} {found} is the cause; what would fit: {name} {would}"
+    return about, _larger(deployment, limits)
+
+
+def _larger(deployment: Deployment, limits: MemoryLimits) -> str:
+    """Return which hardware or weights would make it fit."""
     more = [
         count
         for count in (2, 4, 8)
@@ -189,7 +210,7 @@ def _remedies(deployment: Deployment, limits: MemoryLimits) -> str:
         if fits(count, kind)
     ][:1]
     if found := counts + widths or both:
-        return f"what would fit: {', '.join(found)}"
+        return f"what would fit: {', or '.join(found)}"
     return "no count up to 8 GPUs and no quantization makes it fit: take a larger GPU"
 
 

@@ -188,12 +188,14 @@ _MODEL_BY_NAME = {model.name: model for model in _MODELS} | {
 }
 
 
-def find_model(name: str) -> ModelShape:
+def find_model(name: str, *, about: str = "model") -> ModelShape:
     """Return the shape of the model called `name`: a Hugging Face name or a short one, any case.
 
-    Raises `EngineError` with the nearest name and the list.
+    `about` is the setting that holds the name. Raises `EngineError` with the likeliest names and
+    the list.
     """
     model = _MODEL_BY_NAME.get(name.strip().lower())
     if model is None:
-        raise unknown_name("model", name, _MODEL_BY_NAME, [row.name for row in _MODELS])
+        listed = [row.name for row in _MODELS]
+        raise unknown_name("model", name, _MODEL_BY_NAME, listed, about=about)
     return model

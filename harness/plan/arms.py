@@ -9,6 +9,15 @@ from adapters.base import EngineAdapter, EngineError, EngineSettings, ToggleValu
 from harness.plan.planned import Flip, PlannedArm
 from harness.spec import EngineChoice, SweepSpec
 from harness.spec.designs import CONTROLS, Arm, arms_of
+from harness.spec.problems import Place
+
+# What stands in the file under another name than in `EngineSettings`, or is given by another key.
+_ELSEWHERE: Mapping[str, tuple[Place, ...]] = {
+    "model": (("model",),),
+    "gpu": (("hardware", "gpu"),),
+    "max_model_len": (("model",),),
+    "tensor_parallel": (("hardware", "count"), ("hardware",)),
+}
 
 
 def engine_arms(
@@ -21,7 +30,7 @@ def engine_arms(
     """
     asked = _settings(spec, spec.baseline)
     baseline = _with_implied(adapter, asked)
-    _check_baseline(choice, adapter, baseline)
+    _check_baseline(spec, choice, adapter, baseline)
     arms: list[PlannedArm] = []
     for arm in arms_of(spec.design, spec.toggles):
         settings = _with_implied(adapter, _settings(spec, {**spec.baseline, **arm.values}))
@@ -60,14 +69,26 @@ def _with_implied(adapter: EngineAdapter, settings: EngineSettings) -> EngineSet
     return replace(settings, toggles={**settings.toggles, **adapter.implied(settings)})
 
 
-def _check_baseline(choice: EngineChoice, adapter: EngineAdapter, settings: EngineSettings) -> None:
+def _check_baseline(
+    spec: SweepSpec, choice: EngineChoice, adapter: EngineAdapter, settings: EngineSettings
+) -> None:
     try:
         adapter.check(settings)
     except EngineError as error:
-        unstartable = EngineError(f"{choice.label}: the baseline cannot start: {error}")
+        place = spec.where(*_places(spec, choice, error.about))
+        unstartable = EngineError(f"{place}{choice.label}: the baseline cannot start: {error}")
         for note in getattr(error, "__notes__", []):
             unstartable.add_note(note)
         raise unstartable from error
+
+
+def _places(spec: SweepSpec, choice: EngineChoice, about: str | None) -> list[Place]:
+    """Return where the file may set what an engine refuses, the likeliest first."""
+    engine: Place = ("engines", spec.engines.index(choice))
+    if about is None:
+        return [engine, ("engines",)]
+    flipped = [place for place in spec.lines if place[0:1] == ("toggles",) and place[-1] == about]
+    return [("base", about), *flipped, *_ELSEWHERE.get(about, ()), engine, ("engines",)]
 
 
 def _flips(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.question import starts_of
 from harness.spec import AnyWorkload, Load, WorkloadChoice
+from harness.spec.quantities import duration_text
 from results.statistics import needed_samples
 from workloads.base import Drawn, WorkloadError
 from workloads.prompts import shared_prefix_tokens
@@ -15,6 +17,8 @@ from workloads.trace import TraceReplay
 P99_REQUESTS = needed_samples(0.99)
 STEADY_FACTOR = 3  # measured requests for each slot, below which a closed loop has no steady window
 _DRAWN_REQUESTS = 2_000  # of a workload that has no end, enough to know its means
+_SPREADS = 4  # standard deviations that a random number of starts stays within
+_MANY_STARTS = 100  # expected of a Poisson process, which then never has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,7 @@ class Demand:
     span_ns: int | None  # from first to last start, where the load has times of its own
     skipped: Mapping[str, int]  # reason → rows or turns left out
     notes: tuple[str, ...]
+    available: int | None = None  # requests that there are, of a trace; None: no end, or all asked
 
     @property
     def slots(self) -> int | None:
@@ -65,13 +70,13 @@ class Demand:
         concurrency = self.load.concurrency or 0
         if self.slots is not None and self.slots < concurrency:
             doubts.append(
-                f"only {self.slots} conversations: never {concurrency} at once; raise requests"
+                f"only {self.slots} conversations: never {concurrency} at once; "
+                f"{self._closed_remedy()}"
             )
         if not self.steady:
             doubts.append(
                 f"headline is the whole run: {self.after_ramp} requests after the ramp, fewer than "
-                f"{STEADY_FACTOR} × {concurrency}; for a steady window write requests: "
-                f"{(STEADY_FACTOR + 1) * concurrency}"
+                f"{STEADY_FACTOR} × {concurrency}; for a steady window {self._closed_remedy()}"
             )
         if not self.p99_reliable:
             doubts.append(
@@ -83,11 +88,34 @@ class Demand:
     def _remedy(self) -> str:
         """Return what to write for a reliable P99."""
         if self.load.mode == "concurrency":
-            return f"write requests: {P99_REQUESTS + (self.slots or 0)}"
+            if self.available is not None and self._closed_requests() > self.available:
+                return f"the trace has {self.available} rows to replay: take a longer one"
+            return self._closed_remedy()
         if self.load.mode == "trace":
             return "replay more rows"
+        if self.available is not None and _most_starts(self.load, P99_REQUESTS) > self.available:
+            return f"the trace has {self.available} rows to replay: take a longer one"
         asked_ns = (self.load.duration_ns or 0) * P99_REQUESTS / max(1, self.requests)
         return f"write duration: {math.ceil(asked_ns / 1e9)} s"
+
+    def _closed_requests(self) -> int:
+        """Return how many requests fill all slots, have a steady window, and a P99 in it."""
+        concurrency = self.load.concurrency or 0
+        turns = self.requests / self.conversations
+        return max(
+            math.ceil(concurrency * turns),
+            (STEADY_FACTOR + 1) * concurrency,
+            P99_REQUESTS + concurrency,
+        )
+
+    def _closed_remedy(self) -> str:
+        """Return what to write in a closed loop; the same for all of its doubts."""
+        requests, available = self._closed_requests(), self.available
+        if available is None or requests <= available:
+            return f"write requests: {requests}"
+        if fewer := available // (STEADY_FACTOR + 1):
+            return f"write concurrency: {fewer}, requests: {available} (all rows of the trace)"
+        return f"the trace has {available} rows to replay: take a longer one"
 
 
 def demand_of(choice: WorkloadChoice, load: Load, *, seed: int, max_model_len: int) -> Demand:
@@ -96,7 +124,11 @@ def demand_of(choice: WorkloadChoice, load: Load, *, seed: int, max_model_len: i
     Traces are read whole. Of a workload without end a part is drawn and counted up.
     """
     workload = choice.under(load)
-    wanted = _wanted_requests(workload, load)
+    wanted, available = _wanted_requests(workload, load), None
+    if isinstance(workload, TraceReplay) and wanted is not None:
+        available = workload.replayable(max_model_len)
+        # Rows are read from a file, so asking for more than there are is told with what was asked.
+        wanted = max(1, min(wanted, available)) if load.mode == "rate" else wanted
     drawn = workload.draw(requests=wanted, seed=seed, max_model_len=max_model_len)
     factor = _factor(load, drawn)
     turns = [turn for one in drawn.conversations for turn in one.turns]
@@ -113,7 +145,51 @@ def demand_of(choice: WorkloadChoice, load: Load, *, seed: int, max_model_len: i
         span_ns=_span_ns(choice.name, load, drawn),
         skipped=drawn.skipped,
         notes=drawn.notes,
+        available=available,
     )
+
+
+def check_starts(demand: Demand, seeds: Sequence[int]) -> None:
+    """Raise `WorkloadError` unless every block, by its seed, has starts and requests for them.
+
+    How many conversations a random process starts differs from block to block; what a block
+    cannot have must be found before the first one runs.
+    """
+    load, name = demand.load, demand.workload
+    random = load.arrivals == "gamma" or _expected_starts(load) < _MANY_STARTS
+    if load.mode != "rate" or (demand.available is None and not random):
+        return
+    starts = [len(starts_of(load, seed=seed)) for seed in seeds]
+    told = f"{name}: {load.label} for {duration_text(load.duration_ns or 0)} starts"
+    if not min(starts):
+        error = WorkloadError(f"{told} no conversation in block {starts.index(0)}")
+        error.add_note("write a longer duration or a higher rate")
+        raise error
+    if demand.available is not None and max(starts) > demand.available:
+        error = WorkloadError(
+            f"{told} {max(starts)} conversations in block {starts.index(max(starts))}, "
+            f"but the trace has only {demand.available} rows to replay"
+        )
+        error.add_note(f"{_fewer_starts(load, demand.available)}; rows are never repeated")
+        raise error
+
+
+def _fewer_starts(load: Load, available: int) -> str:
+    """Return what to write so that no block starts more than `available` conversations."""
+    most = available
+    while most and _most_starts(load, most) > available:
+        most -= 1
+    if not most:
+        return f"take a longer trace, or load it with concurrency: 1, requests: {available}"
+    longest_ns = math.floor(most / (load.rate_rps or 1) * 1e9)
+    unit_ns = next(unit for unit in (1_000_000_000, 1_000_000, 1) if longest_ns >= 10 * unit)
+    return f"write duration: {duration_text(longest_ns // unit_ns * unit_ns)} or less"
+
+
+def _most_starts(load: Load, expected: float) -> float:
+    """Return how many starts a block hardly ever passes where so many are expected."""
+    spread = {"constant": 0.0, "gamma": load.gamma_cv or 1.0}.get(load.arrivals, 1.0)
+    return expected + _SPREADS * spread * math.sqrt(expected)
 
 
 def _wanted_requests(workload: AnyWorkload, load: Load) -> int | None:

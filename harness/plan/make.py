@@ -14,11 +14,12 @@ from typing import Any
 
 from adapters.base import EngineAdapter
 from harness.plan.arms import engine_arms
-from harness.plan.demand import Demand, demand_of
+from harness.plan.demand import Demand, check_starts, demand_of
 from harness.plan.estimate import expected
 from harness.plan.planned import Plan, PlannedArm, PlannedRun, labels
 from harness.spec import Load, SweepSpec, WorkloadChoice
 from results.store import FORMAT
+from workloads.base import WorkloadError
 
 _SEED_BITS = 53  # whole in every reader of JSON
 
@@ -31,10 +32,7 @@ def make_plan(spec: SweepSpec, adapters: Mapping[str, EngineAdapter]) -> Plan:
     start, and `WorkloadError` when a workload has nothing to ask.
     """
     arms, notes = _arms(spec, adapters)
-    demands = [
-        demand_of(choice, load, seed=_seed(spec, choice, load, 0), max_model_len=spec.max_model_len)
-        for choice, load in spec.pairs
-    ]
+    demands = [_demand(spec, choice, load) for choice, load in spec.pairs]
     runs = tuple(_runs(spec, adapters, arms, demands))
     return Plan(
         spec=spec,
@@ -43,6 +41,21 @@ def make_plan(spec: SweepSpec, adapters: Mapping[str, EngineAdapter]) -> Plan:
         demands=tuple(demands),
         notes=(*spec.notes, *notes),
     )
+
+
+def _demand(spec: SweepSpec, choice: WorkloadChoice, load: Load) -> Demand:
+    """Return what one workload asks under one load, checked for every block."""
+    seeds = [_seed(spec, choice, load, block) for block in range(spec.blocks)]
+    try:
+        demand = demand_of(choice, load, seed=seeds[0], max_model_len=spec.max_model_len)
+        check_starts(demand, seeds)
+    except WorkloadError as error:
+        place = spec.where(("workloads", spec.workloads.index(choice)), ("workloads",))
+        located = WorkloadError(f"{place}{error}")
+        for note in getattr(error, "__notes__", []):
+            located.add_note(note)
+        raise located from error
+    return demand
 
 
 def _arms(

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from harness.plan.demand import Demand
 from harness.plan.planned import Plan, PlannedArm, labels
-from results.units import count, significant
+from results.units import count
 
 WIDTH = 100
 
@@ -67,9 +67,16 @@ def _setting(plan: Plan) -> list[str]:
     kinds = {arm.label: arm.engine_kind for arm in plan.arms}
     engines = ", ".join(f"{name} ({kind})" if kind else name for name, kind in kinds.items())
     return [
-        f"{spec.model} on {spec.hardware.count} × {spec.hardware.gpu}; engine: {engines}",
+        f"{spec.model} on {_gpus(plan)} × {spec.hardware.gpu}; engine: {engines}",
         f"design {spec.design}, cache {spec.cache}, seed {spec.seed}; nothing is started by a plan",
     ]
+
+
+def _gpus(plan: Plan) -> str:
+    """Return how many GPUs the baseline takes, which need not be all of the machine's."""
+    return " or ".join(
+        str(gpus) for gpus in dict.fromkeys(arm.gpus for arm in plan.arms if not arm.flipped)
+    )
 
 
 def _running(arms: Iterable[PlannedArm]) -> list[PlannedArm]:
@@ -146,8 +153,8 @@ def _demand_row(demand: Demand) -> tuple[str, ...]:
         demand.workload,
         demand.load.describe(),
         f"{demand.requests:,}",
-        significant(demand.prompt_tokens / each),
-        significant(demand.output_tokens / each),
+        f"{demand.prompt_tokens / each:,.0f}",
+        f"{demand.output_tokens / each:,.0f}",
         f"{demand.shared_tokens / max(1, demand.prompt_tokens):.0%}",
         f"{demand.measured:,}" + ("" if demand.p99_reliable else " (few)"),
     )

@@ -10,6 +10,7 @@ from pydantic_core import ErrorDetails
 
 from adapters.base import TOGGLES
 from harness.spec.field_models import (
+    MOST_LETTERS,
     EmpiricalLengths,
     Lognormal,
     LognormalLengths,
@@ -34,6 +35,7 @@ from harness.spec.models import (
     TraceTimesForm,
 )
 from harness.spec.problems import Place, Problem, did_you_mean, shown
+from harness.spec.quantities import plain_number
 
 AnyForm = TypeVar("AnyForm", bound=BaseModel)
 
@@ -69,6 +71,7 @@ _WANTED = {
     "dict_type": "expected a mapping",
     "too_short": "expected at least one entry",
     "string_too_short": "expected a word",
+    "string_too_long": f"expected at most {MOST_LETTERS} letters",
     "string_pattern_mismatch": "expected letters, digits, '.', '_' and '-' only",
     "finite_number": "expected a finite number",
 }
@@ -128,7 +131,7 @@ def _message(item: ErrorDetails, at: Place) -> str:
         return f"the key '{item['loc'][-1]}' is missing"
     if kind in _BOUNDS:
         words, bound = _BOUNDS[kind]
-        return f"must be {words} {item['ctx'][bound]:g}, found {shown(found)}"
+        return f"must be {words} {plain_number(item['ctx'][bound])}, found {shown(found)}"
     if kind == "value_error":  # raised in `spec_models`, which words it in full
         return str(item["ctx"]["error"])
     if kind == "literal_error":

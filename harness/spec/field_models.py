@@ -5,6 +5,7 @@ A check raises `ValueError` with the whole message: what was wrong, what was exp
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,9 +22,10 @@ from pydantic import (
 )
 
 from harness.spec.problems import did_you_mean, shown
-from harness.spec.quantities import duration_ns, share
+from harness.spec.quantities import duration_ns, positive_share, share
 
 _MOST_TOKENS = 10_000_000
+MOST_LETTERS = 100  # of a name: it names folders and files, and stands in tables
 
 
 def one_of(allowed: tuple[str, ...], later: tuple[str, ...] = ()) -> Callable[[object], object]:
@@ -57,22 +59,25 @@ def _existing_file(text: object, info: ValidationInfo) -> Path:
     """Return the file that a relative path means: beside the sweep file first, else from here."""
     if not isinstance(text, str) or not text:
         raise ValueError(f"expected a file; found {shown(text)}")
-    given = Path(text).expanduser()
+    given = Path(os.path.expanduser(text))  # noqa: PTH111  Path's own raises for an unknown user
     folder: Path = (info.context or {})["folder"]
     tried = list(dict.fromkeys([(folder / given).resolve(), given.resolve()]))
     for path in tried:
-        if path.is_file():
+        if os.path.isfile(path):  # noqa: PTH113  Path's own raises for a name that is too long
             return path
+        if os.path.isdir(path):  # noqa: PTH112  as above
+            raise ValueError(f"{text} is a folder; expected a file (it is {path})")
     raise ValueError(f"there is no file {text}; tried {' and '.join(map(str, tried))}")
 
 
 Text = Annotated[str, Field(min_length=1)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=MOST_LETTERS)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Tokens = Annotated[int, Field(ge=1, le=_MOST_TOKENS)]
 Duration = Annotated[int, BeforeValidator(duration_ns)]
 SomeTime = Annotated[int, BeforeValidator(duration_ns), Field(gt=0)]
 Share = Annotated[float, BeforeValidator(share)]
+PositiveShare = Annotated[float, BeforeValidator(positive_share)]
 File = Annotated[Path, BeforeValidator(_existing_file)]
 NotYet = Annotated[Any, BeforeValidator(_refuse_later)]
 

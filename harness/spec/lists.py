@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from dataclasses import fields as fields_of
 
@@ -35,6 +36,11 @@ from workloads.shared_prefix import SharedPrefix
 from workloads.trace import TraceReplay
 
 AnyWorkload = SharedPrefix | MultiTurn | TraceReplay
+
+_LENGTH_KEYS = (
+    "prefix_tokens", "suffix_tokens", "system_tokens", "first_tokens", "turn_tokens",
+    "output_tokens",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +88,16 @@ def read_asked(forms: Sweep | Lists, problems: list[Problem]) -> Asked:
     loads = tuple(load for load in built_loads if load is not None)
     pairs: tuple[tuple[WorkloadChoice, Load], ...] = ()
     notes: tuple[str, ...] = ()
+    loads = _told_apart(loads)
     if len(workloads) == len(forms.workloads) > 0 and len(loads) == len(forms.load) > 0:
         pairs, notes = _pairs(workloads, loads, problems)
     return Asked(workloads=workloads, loads=loads, pairs=pairs, notes=notes)
+
+
+def _told_apart(loads: tuple[Load, ...]) -> tuple[Load, ...]:
+    """Return the loads, those of one short name with more in it."""
+    short = Counter(load.label for load in loads)
+    return tuple(replace(load, told_apart=short[load.label] > 1) for load in loads)
 
 
 def _check_names(forms: Sweep | Lists, problems: list[Problem]) -> None:
@@ -99,13 +112,17 @@ def _check_names(forms: Sweep | Lists, problems: list[Problem]) -> None:
 
 
 def _workload(index: int, form: WorkloadForm, problems: list[Problem]) -> WorkloadChoice | None:
+    lengths, wrong = _all_lengths(index, form)
+    if wrong:
+        problems.extend(wrong)
+        return None
     try:
         if isinstance(form, TraceForm):
             workload: AnyWorkload = _trace(form)
         elif isinstance(form, MultiTurnForm):
-            workload = _multi_turn(form)
+            workload = _multi_turn(form, lengths)
         else:
-            workload = _shared_prefix(form)
+            workload = _shared_prefix(form, lengths)
     except WorkloadError as error:
         problems.append(Problem(("workloads", index), _with_notes(error)))
         return None
@@ -124,26 +141,39 @@ def _trace(form: TraceForm) -> TraceReplay:
     )
 
 
-def _multi_turn(form: MultiTurnForm) -> MultiTurn:
+def _multi_turn(form: MultiTurnForm, lengths: Mapping[str, Lengths]) -> MultiTurn:
     return MultiTurn(
         name=form.name,
         turns=form.turns,
-        first_tokens=_lengths(form.first_tokens),
-        turn_tokens=_lengths(form.turn_tokens),
-        output_tokens=_lengths(form.output_tokens),
+        first_tokens=lengths["first_tokens"],
+        turn_tokens=lengths["turn_tokens"],
+        output_tokens=lengths["output_tokens"],
         think_time_ns=form.think_time,
-        system_tokens=None if form.system_tokens is None else _lengths(form.system_tokens),
+        system_tokens=lengths.get("system_tokens"),
     )
 
 
-def _shared_prefix(form: SharedPrefixForm) -> SharedPrefix:
+def _shared_prefix(form: SharedPrefixForm, lengths: Mapping[str, Lengths]) -> SharedPrefix:
     return SharedPrefix(
         name=form.name,
-        prefix_tokens=_lengths(form.prefix_tokens),
-        suffix_tokens=_lengths(form.suffix_tokens),
-        output_tokens=_lengths(form.output_tokens),
+        prefix_tokens=lengths["prefix_tokens"],
+        suffix_tokens=lengths["suffix_tokens"],
+        output_tokens=lengths["output_tokens"],
         groups=form.groups,
     )
+
+
+def _all_lengths(index: int, form: WorkloadForm) -> tuple[dict[str, Lengths], list[Problem]]:
+    """Return the length distributions of a workload by their keys, and those that are none."""
+    found: dict[str, Lengths] = {}
+    problems: list[Problem] = []
+    for key in () if isinstance(form, TraceForm) else _LENGTH_KEYS:
+        length = getattr(form, key, None)
+        try:
+            found |= {} if length is None else {key: _lengths(length)}
+        except WorkloadError as error:
+            problems.append(Problem(("workloads", index, key), _with_notes(error)))
+    return found, problems
 
 
 def _lengths(form: LengthsForm) -> Lengths:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from harness.spec.quantities import duration_text
+from harness.spec.quantities import duration_text, plain_number
 from workloads.lengths import Lengths
 
 
@@ -25,6 +25,7 @@ class Load:
     speedup: float | None = None  # seconds of the trace played in one second
     output_tokens: Lengths | None = None  # in place of the workload's own; None: its own
     workloads: tuple[str, ...] | None = None  # those that this load is for; None: all that it suits
+    told_apart: bool = False  # another load of the sweep has the same short name: say more
 
     @property
     def value(self) -> float | None:
@@ -34,14 +35,28 @@ class Load:
     @property
     def label(self) -> str:
         """A short name, such as `concurrency=100` or `rate=2,constant`; one load has one."""
+        return self._short + (self._more if self.told_apart else "")
+
+    @property
+    def _short(self) -> str:
         if self.mode == "concurrency":
             return f"concurrency={self.concurrency}"
         if self.mode == "rate":
-            process = f"gamma(cv={self.gamma_cv:g})" if self.gamma_cv else self.arrivals
-            return f"rate={self.rate_rps:g}" + ("" if process == "poisson" else f",{process}")
-        speedup = "" if self.speedup in (None, 1) else f",speedup={self.speedup:g}"
+            process = f"gamma(cv={plain_number(self.gamma_cv)})" if self.gamma_cv else self.arrivals
+            rate = f"rate={plain_number(self.rate_rps or 0)}"
+            return rate + ("" if process == "poisson" else f",{process}")
+        speedup = "" if self.speedup in (None, 1) else f",speedup={plain_number(self.speedup)}"
         limit = "" if self.limit is None else f",limit={self.limit}"
         return f"trace{limit}{speedup}"
+
+    @property
+    def _more(self) -> str:
+        """What else tells loads of one short name apart: how much, and for what answers."""
+        much = "" if self.requests is None else f",requests={self.requests}"
+        if self.duration_ns is not None:
+            much = f",duration={duration_text(self.duration_ns).replace(' ', '')}"
+        output = f",output={self.output_tokens.describe()}" if self.output_tokens else ""
+        return much + output
 
     def facts(self) -> dict[str, Any]:
         """Return what manifests and summaries say of this load, ready for JSON."""
@@ -68,8 +83,8 @@ class Load:
         if self.mode == "concurrency":
             return f"closed loop, {self.concurrency} at once, {self.requests} requests{output}"
         if self.mode == "rate":
-            how = f"gamma (cv {self.gamma_cv:g})" if self.gamma_cv else self.arrivals
-            length = duration_text(self.duration_ns or 0)
-            return f"open loop, {self.rate_rps:g} starts a second ({how}) for {length}{output}"
+            how = f"gamma, cv {plain_number(self.gamma_cv)}" if self.gamma_cv else self.arrivals
+            rate = f"{plain_number(self.rate_rps or 0)} conversations/s ({how})"
+            return f"open loop, {rate} for {duration_text(self.duration_ns or 0)}{output}"
         rows = "all rows" if self.limit is None else f"at most {self.limit} rows"
-        return f"open loop, times of the trace ×{self.speedup:g}, {rows}"
+        return f"open loop, times of the trace ×{plain_number(self.speedup or 1)}, {rows}"

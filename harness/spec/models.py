@@ -28,6 +28,7 @@ from harness.spec.field_models import (
     LengthsForm,
     Name,
     NotYet,
+    PositiveShare,
     Share,
     SomeTime,
     Text,
@@ -160,6 +161,19 @@ class TraceTimesForm(LoadForm):
     speedup: Annotated[float, Field(gt=0, le=1_000_000)] = 1.0
 
 
+def _one_kind(value: object) -> object:
+    """Refuse a load that is of two kinds before the union is asked, which would take a side."""
+    keys = set(value) if isinstance(value, Mapping) else set()
+    closed, opened = keys & {"concurrency", "requests"}, keys & {"rate", "duration"}
+    found = ", ".join(sorted(closed) + sorted(opened))
+    if isinstance(value, Mapping) and value.get("arrivals") == "trace" and found:
+        raise ValueError(f"arrivals: trace takes its times from the trace; leave out {found}")
+    if closed and opened:
+        wanted = "concurrency goes with requests, rate with duration; a load has one of the pairs"
+        raise ValueError(f"{wanted}, found {found}")
+    return value
+
+
 def _load_form(value: object) -> str:
     if not isinstance(value, Mapping):
         return "<closed>"
@@ -216,7 +230,7 @@ class Base(Form):
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     max_num_seqs: Count = 256
     max_batched_tokens: Tokens = 512
-    memory_utilization: Annotated[Share, Field(gt=0)] = 0.9
+    memory_utilization: PositiveShare = 0.9
 
 
 def _base_mapping(value: object) -> object:
@@ -261,7 +275,11 @@ WorkloadList = Annotated[
     BeforeValidator(listed),
     Field(min_length=1),
 ]
-LoadList = Annotated[list[AnyLoad], BeforeValidator(listed), Field(min_length=1)]
+LoadList = Annotated[
+    list[Annotated[AnyLoad, BeforeValidator(_one_kind)]],
+    BeforeValidator(listed),
+    Field(min_length=1),
+]
 
 
 class Lists(BaseModel):

@@ -53,8 +53,10 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        return "a mapping"
-    text = "a list" if isinstance(value, Sequence) and not isinstance(value, str) else repr(value)
+        return "a mapping" if value else "an empty mapping"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "a list" if value else "an empty list"
+    text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 

@@ -12,10 +12,11 @@ from typing import Any, Literal
 from adapters.base import ToggleValue
 from harness.spec.designs import design_fault
 from harness.spec.errors import validated
+from harness.spec.field_models import MOST_LETTERS
 from harness.spec.lists import Asked, WorkloadChoice, read_asked
 from harness.spec.load import Load
 from harness.spec.models import LISTS, Lists, Sweep
-from harness.spec.problems import Problem, spec_error
+from harness.spec.problems import Place, Problem, line_of, spec_error, written
 from harness.spec.toggles import (
     ToggleChoice,
     Toggles,
@@ -85,6 +86,13 @@ class SweepSpec:
     price_per_gpu_hour: float | None
     seed: int
     notes: tuple[str, ...]  # what the file asked for and does not get, with the reason
+    lines: Mapping[Place, int]  # where each value of the file stands
+
+    def where(self, *places: Place) -> str:
+        """Return file, line and name of the first of `places` that the file has, for an error."""
+        place = next((place for place in places if place in self.lines), ())
+        name = f"{written(place)}: " if place else ""
+        return f"{self.path}: line {line_of(place, self.lines)}: {name}"
 
 
 def load_sweep(
@@ -124,13 +132,16 @@ def _validated(
     return None, Lists.model_validate(right, context=context)
 
 
+def _name_of(path: Path) -> str:
+    """Return the name of a sweep that gives itself none: that of its file, as far as it may be."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("._-")[:MOST_LETTERS] or "sweep"
+
+
 def _spec(source: Source, form: Sweep, toggles: Toggles, asked: Asked) -> SweepSpec:
     base, hardware = form.base, Hardware(gpu=form.hardware.gpu, count=form.hardware.count)
     return SweepSpec(
         path=source.path,
-        name=form.name
-        or re.sub(r"[^A-Za-z0-9._-]+", "-", source.path.stem).lstrip("._-")
-        or "sweep",
+        name=form.name or _name_of(source.path),
         model=form.model,
         hardware=hardware,
         engines=tuple(
@@ -155,4 +166,5 @@ def _spec(source: Source, form: Sweep, toggles: Toggles, asked: Asked) -> SweepS
         price_per_gpu_hour=form.price_per_gpu_hour,
         seed=form.seed,
         notes=asked.notes,
+        lines=source.lines,
     )

@@ -24,6 +24,7 @@ def guess_format(path: Path) -> str:
             return name
     error = WorkloadError(f"{path}: the first line looks like no known trace: {line[:60]!r}")
     error.add_note(f"say which it is with format: {' | '.join(FORMATS)}")
+    error.add_note(f"a table of your own has the columns {FORMATS['csv'].columns}")
     raise error
 
 
@@ -49,9 +50,7 @@ def _fields(line: str) -> tuple[str, set[str]]:
 
 
 def _has_fields(form: TraceFormat, fields: set[str]) -> bool:
-    needed = [form.input_fields, form.output_fields]
-    if form.time_needed:
-        needed.append(form.time_fields)
+    needed = list(form.needed_fields)
     if form.lines == "json" and form.time_needed and form.time_unit:
         needed.append(("hash_ids",))
     return all(fields & set(names) for names in needed)

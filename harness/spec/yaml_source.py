@@ -74,6 +74,7 @@ def _text_of(path: Path) -> str:
 
 
 def _compose(text: str, path: Path) -> yaml.Node:
+    _check_characters(text, path)
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
@@ -88,6 +89,14 @@ def _compose(text: str, path: Path) -> yaml.Node:
     if node is None:
         raise SpecError(f"{path}: the file is empty; expected a sweep")
     return node
+
+
+def _check_characters(text: str, path: Path) -> None:
+    """Refuse a character that YAML does not take, such as NUL, before its reader trips over it."""
+    if found := yaml.SafeLoader.NON_PRINTABLE.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        character = f"U+{ord(found[0]):04X}"
+        raise SpecError(f"{path}: line {line}: no YAML: the character {character} is not text")
 
 
 def _syntax_message(error: yaml.MarkedYAMLError) -> str:

@@ -21,7 +21,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from PIL import Image
 
 from results.figures import PlannedFigure
-from results.panels import Panel, load_title
+from results.panels import Panel, hardware_title, load_title
 from results.plots.layout import Box, log_ticks
 from results.remarks import engines
 
@@ -30,6 +30,7 @@ Look = dict[str, Any]  # properties that matplotlib takes by name
 DPI = 200
 WIDTH_IN = 8.0  # 1600 pixels
 PALETTE_SIZE = 128
+_LEGEND_LETTERS = 140  # that fit into one line of a legend
 LOADS_A_LINE = 4  # names of loads in one line of a legend
 HATCH = "//////"  # of what takes no part in the comparison
 INK, FAINT, GRID = "#1a1a1a", "#6b6b6b", "#dddddd"
@@ -87,7 +88,7 @@ def new_figure(summary: Row, planned: PlannedFigure, height_in: float) -> Figure
     title = figure.text(0.015, top, planned.title, weight="bold", fontsize=10, va="top")
     room = 0.86 * WIDTH_IN * DPI / extent(title).width
     title.set_fontsize(min(10.0, 10.0 * room))
-    ran = f"{summary['model']} · {summary['hardware']['count']} × {summary['hardware']['gpu']} · "
+    ran = f"{summary['model']} · {hardware_title(summary)} · "
     ran += engines(summary)[planned.label]
     figure.text(0.015, top - 0.23 / height_in, ran, color=FAINT, va="top")
     caption = textwrap.fill(planned.caption, 165)
@@ -119,7 +120,13 @@ def load_style(planned: PlannedFigure, panel: Panel) -> tuple[str, str]:
 
 def head_in(planned: PlannedFigure) -> float:
     """Return how high title, what was run and the names of the loads stand, in inches."""
-    return 0.55 + 0.17 * math.ceil(len(planned.panels) / LOADS_A_LINE)
+    return 0.55 + 0.17 * math.ceil(len(planned.panels) / loads_a_line(planned))
+
+
+def loads_a_line(planned: PlannedFigure) -> int:
+    """Return how many names of loads stand in one line of a legend."""
+    longest = max(len(load_title(panel.load)) for panel in planned.panels)
+    return max(1, min(LOADS_A_LINE, _LEGEND_LETTERS // (longest + 4)))
 
 
 def load_legend(figure: Figure, planned: PlannedFigure, height_in: float) -> None:
@@ -133,7 +140,7 @@ def load_legend(figure: Figure, planned: PlannedFigure, height_in: float) -> Non
         [load_title(panel.load) for panel in planned.panels],
         loc="upper left",
         bbox_to_anchor=(0.008, 1 - 0.52 / height_in),
-        ncols=LOADS_A_LINE,
+        ncols=loads_a_line(planned),
         frameon=False,
         handletextpad=0.1,
         columnspacing=1.5,

@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from results.effects import BASELINE, CONTROL
 from results.figures import PlannedFigure
 from results.names import HIGHER, kind
-from results.panels import METRIC_NAMES, VERDICT_MARKS, arm_lines, effect_lines
+from results.panels import METRIC_NAMES, VERDICT_MARKS, arm_lines, effect_lines, is_combined
 from results.plots.canvas import (
     DPI,
     GRID,
@@ -30,7 +29,7 @@ from results.plots.canvas import (
     log_axis,
     new_figure,
 )
-from results.plots.layout import padded
+from results.plots.layout import padded, row_places
 from results.units import ratio_text
 
 Row = Mapping[str, Any]
@@ -41,15 +40,17 @@ _REACH = 2.0  # an interval that goes further beyond all ratios, as a factor, is
 def effects_figure(summary: Row, planned: PlannedFigure) -> Figure:
     """Return the ratios of the three primary metrics, a row for each arm, a mark for each load."""
     arms = _by_size(planned)
-    row_in = max(0.25, 0.13 * len(planned.panels) + 0.04)
-    above_in, below_in = head_in(planned) + 0.3, 0.5
-    height_in = above_in + row_in * len(arms) + below_in
+    names = [_name(planned, arm) for arm in arms]
+    rows = row_places(
+        [len(lines) for lines in names], least_in=max(0.25, 0.13 * len(planned.panels) + 0.04)
+    )
+    above_in, below_in = head_in(planned) + 0.3 + 0.14 * _mixed(planned), 0.5
+    height_in = above_in + rows.height_in + below_in
     figure = new_figure(summary, planned, height_in)
     load_legend(figure, planned, height_in)
     columns = figure.subplots(1, 3, sharey=True)
-    names = ["\n".join(_name(planned, arm)) for arm in arms]
-    columns[0].set_yticks(range(len(arms)), names, fontsize=7)
-    columns[0].set_ylim(len(arms) - 0.5, -0.5)
+    columns[0].set_yticks(rows.middles, ["\n".join(lines) for lines in names], fontsize=7)
+    columns[0].set_ylim(rows.borders[-1], rows.borders[0])
     left_px = max(extent(text).width for text in columns[0].get_yticklabels())
     figure.subplots_adjust(
         left=left_px / (WIDTH_IN * DPI) + 0.025,
@@ -59,20 +60,29 @@ def effects_figure(summary: Row, planned: PlannedFigure) -> Figure:
         bottom=below_in / height_in,
     )
     for i, axes in enumerate(columns):
-        _draw_column(summary, planned, arms, axes, i)
+        _draw_column(summary, planned, list(zip(rows.middles, arms, strict=True)), axes, i)
+        axes.hlines(
+            rows.borders[1:-1], 0, 1, GRID, linewidth=0.4, transform=axes.get_yaxis_transform()
+        )
     return figure
 
 
+def _mixed(planned: PlannedFigure) -> bool:
+    """Return whether closed and open loop share the figure: then a title names two metrics."""
+    return len({panel.primary for panel in planned.panels}) > 1
+
+
 def _by_size(planned: PlannedFigure) -> list[Row]:
-    """Arms that were compared, or should have been: largest change of throughput first."""
+    """Arms that were compared, or should have been: single flips first, by change of throughput."""
 
-    def size(arm: Row) -> float:
-        effects = [panel.effect(arm, panel.primary[0]) for panel in planned.panels]
-        ratios = [effect["ratio"] for effect in effects if effect and effect["ratio"]]
-        return max((abs(math.log(ratio)) for ratio in ratios), default=-1.0)
+    def place(arm: Row) -> tuple[bool, bool, float]:
+        found = [panel.effect(arm, panel.primary[0]) for panel in planned.panels]
+        effects = [effect for effect in found if effect]
+        sizes = [abs(math.log(effect["ratio"])) for effect in effects if effect["ratio"]]
+        combined = any(is_combined(effect) for effect in effects)
+        return arm["arm"] == CONTROL, combined, -max(sizes, default=-1.0)
 
-    arms = [arm for arm in planned.arms if arm["arm"] != BASELINE]
-    return sorted(arms, key=lambda arm: (arm["arm"] == CONTROL, -size(arm)))
+    return sorted((arm for arm in planned.arms if arm["arm"] != BASELINE), key=place)
 
 
 def _name(planned: PlannedFigure, arm: Row) -> list[str]:
@@ -80,32 +90,31 @@ def _name(planned: PlannedFigure, arm: Row) -> list[str]:
         effect = panel.effect(arm, panel.primary[0])
         if effect is not None:
             return [part for line in effect_lines(arm, effect) for part in textwrap.wrap(line, 34)]
-    return arm_lines(arm)
+    return [part for line in arm_lines(arm) for part in textwrap.wrap(line, 34)]
 
 
 def _draw_column(
-    summary: Row, planned: PlannedFigure, arms: Sequence[Row], axes: Axes, i: int
+    summary: Row, planned: PlannedFigure, rows: Sequence[tuple[float, Row]], axes: Axes, i: int
 ) -> None:
-    """Draw one metric: a row for each arm, a mark for each load."""
+    """Draw one metric: at each place the row of its arm, a mark for each load."""
     margin, metrics = summary["margin"], [panel.primary[i] for panel in planned.panels]
     axes.axvspan(1 - margin, 1 + margin, color="#e9e9e9", zorder=0)
     axes.axvline(1, color=INK, linewidth=0.8, zorder=1)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    between, across = np.arange(len(arms) - 1) + 0.5, axes.get_yaxis_transform()
-    axes.hlines(between, 0, 1, GRID, linewidth=0.4, transform=across)
     better = "better →" if kind(metrics[0]).better == HIGHER else "← better"
     title = " / ".join(METRIC_NAMES[metric] for metric in dict.fromkeys(metrics))
-    axes.set_title(f"{title}   {better}", fontsize=8, weight="bold")
+    gap = "\n" if _mixed(planned) else "   "
+    axes.set_title(f"{title}{gap}{better}", fontsize=8, weight="bold")
     edges = _edges(
-        [panel.effect(arm, panel.primary[i]) for panel in planned.panels for arm in arms]
+        [panel.effect(arm, panel.primary[i]) for panel in planned.panels for _, arm in rows]
     )
     log_axis(axes, "x", padded(*edges, share=0.36), "×", 0.17)
     depth = 0.76 / len(planned.panels)
     for j, panel in enumerate(planned.panels):
         colour, marker = load_style(planned, panel)
         lane = _Lane(axes=axes, edges=edges, depth=depth, colour=colour, marker=marker)
-        for row, arm in enumerate(arms):
+        for row, arm in rows:
             place = row + (j - (len(planned.panels) - 1) / 2) * depth
             lane.draw(place, planned.arm_of(panel, arm), panel.effect(arm, panel.primary[i]))
 

@@ -28,7 +28,7 @@ from results.plots.canvas import (
     log_axis,
     new_figure,
 )
-from results.plots.layout import outline, padded
+from results.plots.layout import outline, padded, row_places
 from results.units import ABSENT, latency_unit, significant
 
 Row = Mapping[str, Any]
@@ -41,12 +41,13 @@ def latency_figure(
     """Return TTFT and TPOT of the requests of each arm, in one panel."""
     (panel,) = planned.panels
     arms = [arm for arm in panel.arms if arm["label"] == planned.label]
-    height_in = 1.44 + 0.26 * len(arms)
+    names = [textwrap.wrap(arm_title(arm), 34) for arm in arms]
+    rows = row_places([len(lines) for lines in names], least_in=0.26)
+    height_in = 1.44 + rows.height_in
     figure = new_figure(summary, planned, height_in)
     columns = figure.subplots(1, 2, sharey=True)
-    names = ["\n".join(textwrap.wrap(arm_title(arm), 34)) for arm in arms]
-    columns[0].set_yticks(range(len(arms)), names, fontsize=7)
-    columns[0].set_ylim(len(arms) - 0.5, -0.5)
+    columns[0].set_yticks(rows.middles, ["\n".join(lines) for lines in names], fontsize=7)
+    columns[0].set_ylim(rows.borders[-1], rows.borders[0])
     left_px = max(extent(text).width for text in columns[0].get_yticklabels())
     figure.subplots_adjust(
         left=left_px / (WIDTH_IN * DPI) + 0.025,
@@ -57,7 +58,9 @@ def latency_figure(
     )
     for axes, metric in zip(columns, (panel.ttft, "tpot_ms"), strict=True):
         samples = [_samples(panel, arm, metric, distributions) for arm in arms]
-        _latency_column(axes, arms, metric, samples, load_style(planned, panel)[0])
+        column = _latency_column(axes, arms, metric, samples, load_style(planned, panel)[0])
+        for place, arm, series in zip(rows.middles, arms, samples, strict=True):
+            column.draw(place, arm, series)
     return figure
 
 
@@ -75,7 +78,8 @@ def _samples(
 
 def _latency_column(
     axes: Axes, arms: Sequence[Row], metric: str, samples: Sequence[pd.Series[float]], colour: str
-) -> None:
+) -> _Column:
+    """Set up the axes of one latency of all arms; return what draws its rows."""
     marks_ms = [value for arm in arms for value in _marks_ms(arm, metric) if value]
     ends_ms = [end for series in samples for end in (series.min(), series.max()) if len(series)]
     shown_ms = [*marks_ms, *ends_ms] or [1.0]
@@ -88,9 +92,7 @@ def _latency_column(
     for statistic, place in FIGURE_PLACES.items():
         look: Look = {"fontsize": 6.5, "weight": "bold", "ha": "right", "va": "bottom"}
         axes.text(place, 1.01, f"{statistic}\n{unit}", transform=axes.transAxes, **look)
-    column = _Column(axes=axes, metric=metric, factor=factor, colour=colour)
-    for place, (arm, series) in enumerate(zip(arms, samples, strict=True)):
-        column.draw(place, arm, series)
+    return _Column(axes=axes, metric=metric, factor=factor, colour=colour)
 
 
 def _marks_ms(arm: Row, metric: str) -> tuple[float | None, float | None]:
@@ -106,7 +108,7 @@ class _Column:
     factor: float  # ms → the unit of the axis
     colour: str
 
-    def draw(self, place: int, arm: Row, series: pd.Series[float]) -> None:
+    def draw(self, place: float, arm: Row, series: pd.Series[float]) -> None:
         """Draw the row of one arm: the shape of its requests, p50 and p99, and their figures."""
         if len(series) > 1:
             self._shape(place, arm, np.asarray(series, np.float64) * self.factor)
@@ -118,7 +120,7 @@ class _Column:
         if arm["status"] != "ok":
             self._text(place, 0.985, arm["status"].upper(), weight="bold", color=FAINT)
 
-    def _shape(self, place: int, arm: Row, values: NDArray[np.float64]) -> None:
+    def _shape(self, place: float, arm: Row, values: NDArray[np.float64]) -> None:
         places, height = outline(values)
         look: Look = {"facecolor": self.colour, "alpha": 0.38, "edgecolor": self.colour}
         if arm["status"] != "ok":
@@ -126,7 +128,9 @@ class _Column:
         low, high = place - 0.4 * height, place + 0.4 * height
         self.axes.fill_between(places, low, high, linewidth=0.4, **look)
 
-    def _mark(self, place: int, value_ms: float | None, statistic: str, *, doubtful: bool) -> None:
+    def _mark(
+        self, place: float, value_ms: float | None, statistic: str, *, doubtful: bool
+    ) -> None:
         text = ABSENT
         if value_ms is not None:
             value = value_ms * self.factor
@@ -136,7 +140,7 @@ class _Column:
             self.axes.plot((value, value), ends, color=INK, linewidth=width, linestyle=line)
         self._text(place, FIGURE_PLACES[statistic], text, fontsize=6.5)
 
-    def _text(self, place: int, x: float, text: str, **look: Any) -> None:
+    def _text(self, place: float, x: float, text: str, **look: Any) -> None:
         """Write right-aligned at the share `x` of the axis, on white."""
         ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
         look = {"fontsize": 6, "ha": "right", "va": "center_baseline", "bbox": ground, **look}

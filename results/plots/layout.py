@@ -17,6 +17,7 @@ _TICK_STEPS = (
     *(((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), 1), ((1, 1.5, 2, 3, 5, 7), 1), ((1, 2, 5), 1)),
     *(((1, 3), 1), *(((1,), every) for every in (1, 2, 3, 4, 6))),
 )
+_LINE_IN, _GAP_IN = 0.12, 0.05  # a line of a row's name in 7 points, and the air around them
 _NEARER_COST = 25.0  # and what a label costs that stands nearer to another point
 _CROSSING_COST = 60.0  # pixels of distance that a leader across another label is worth
 
@@ -156,6 +157,26 @@ def crosses(start: tuple[float, float], end: tuple[float, float], box: Box) -> b
         near, far = sorted(((low - begin) / run, (high - begin) / run))
         enter, leave = max(enter, near), min(leave, far)
     return enter < leave
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPlaces:
+    """Where the rows of a figure lie along its axis, from 0 down; a least high row is 1."""
+
+    middles: tuple[float, ...]
+    borders: tuple[float, ...]  # one more than rows
+    height_in: float  # of all rows, in inches
+
+
+def row_places(lines: Sequence[int], least_in: float) -> RowPlaces:
+    """Return places for rows whose names take so many lines, so that no name runs into another."""
+    heights_in = [max(least_in, _LINE_IN * count + _GAP_IN) for count in lines]
+    borders = [0.0, *itertools.accumulate(height / least_in for height in heights_in)]
+    return RowPlaces(
+        middles=tuple((low + high) / 2 for low, high in itertools.pairwise(borders)),
+        borders=tuple(borders),
+        height_in=sum(heights_in),
+    )
 
 
 def log_ticks(low: float, high: float, closest: float = 0.1) -> list[float]:

@@ -92,8 +92,13 @@ def _throughput_texts(
                 texts.append((panel, arm, _base_text(close, summary["margin"])))
             elif arm not in close:
                 status = "" if arm["status"] == "ok" else f" ({arm['status'].upper()})"
-                texts.append((panel, arm, arm_title(arm).replace(" ⇒", "\n⇒") + status))
+                texts.append((panel, arm, _wrapped(arm) + status))
     return texts
+
+
+def _wrapped(arm: Row) -> str:
+    lines = arm_title(arm).replace(" ⇒", "\n⇒").split("\n")
+    return "\n".join(part for line in lines for part in textwrap.wrap(line, 40))
 
 
 def _close(arm: Row, base: Row, summary: Row) -> bool:

@@ -1,0 +1,137 @@
+"""Why an engine ended while starting, told from its log. Pure: text in, a finding out.
+
+The last line of such a log is seldom the reason: the worker that failed speaks first, and every
+process above it then fails in its turn. So the first cause that is known wins.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from adapters.base import EngineError
+from adapters.launch import Launched
+
+_LONGEST = 400  # characters of a log line that are worth repeating
+
+# What stands before a message: "(Worker pid=12) ERROR 11-30 01:04:10 [core.py:1510] ".
+_PREFIX = re.compile(r"^(?:\([\w-]+ pid=\d+\) )?(?:(?:ERROR|CRITICAL) [\d-]+ [\d:]+ \[[^\]]*\] )?")
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Failure)(?::.*)?$")
+_USAGE = re.compile(r"^[\w. -]+: error: .+")  # of argparse
+
+# The first that fits a cause says its kind; the texts are those of the servers themselves.
+_KINDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    (
+        "port taken",
+        ("Address already in use",),
+        "another server came first; try again, a new port is chosen each time",
+    ),
+    (
+        "bad flag",
+        ("error: (?:unrecognized arguments|argument |ambiguous option|the following arguments)",),
+        "this version of the engine has no such flag or value: look at extra_args and toggles",
+    ),
+    (
+        "out of memory",
+        (
+            "out of memory|OutOfMemory|MemoryError|not enough memory|Cannot allocate memory",
+            "[Ff]ree memory on device|No available memory for the cache|Available memory on node",
+            "larger than the available KV cache memory",
+        ),
+        "lower max_model_len or memory_utilization, free the device, or take more GPUs",
+    ),
+    (
+        "model not found",
+        (
+            "HFValidationError|LocalEntryNotFoundError|RepositoryNotFoundError|GatedRepoError",
+            "not a valid model identifier|Invalid repository ID|Cannot find any model weights",
+            "does not appear to have a file named|offline mode is enabled",
+            r"No such file or directory: .*(?:config\.json|safetensors)",
+        ),
+        "model must be a folder of this machine, or a hub name that this machine can load",
+    ),
+    (
+        "not on this hardware",
+        (
+            "requires x86|requires? .*compute capability|not supported on|no kernel image",
+            "_C::|NUMA nodes to bind|Failed to infer device type",
+        ),
+        "this machine or this build of the engine cannot do what was asked",
+    ),
+    (
+        "invalid configuration",
+        (
+            "ValidationError|NotImplementedError|No common block size|must be divisible",
+            r"Unsupported|Unknown \w",
+        ),
+        "the engine refused the settings together; its own words say which",
+    ),
+)
+_DIED = re.compile(
+    r"died unexpectedly|Failed core proc\(s\): \{[^}]+\}|WorkerProc.*failed to start"
+)
+
+
+class PortTakenError(EngineError):
+    """A port that was free when it was chosen was another program's when the engine came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a start failed."""
+
+    kind: str  # port taken | bad flag | out of memory | … | worker died | unknown
+    line: str | None  # the line of the log that says so
+    advice: str
+
+
+def diagnose(code: int, log: str) -> Failure:
+    """Return why an engine that ended with exit code `code` did, as far as its log tells."""
+    causes = list(_causes(log))
+    for cause in causes:
+        for kind, patterns, advice in _KINDS:
+            if any(re.search(pattern, cause) for pattern in patterns):
+                return Failure(kind, cause, advice)
+    killed = f"killed by {signal.Signals(-code).name}" if code < 0 else None
+    died = next((line for line in map(_bare, log.splitlines()) if _DIED.search(line)), None)
+    if causes:
+        return Failure("worker died" if died else "unknown", causes[0], "look at the whole log")
+    if died or killed:
+        return Failure("worker died", died, "often the system, short of memory: see its own log")
+    return Failure("unknown", _last(log), "look at the whole log")
+
+
+def ended_error(what: str, code: int, processes: Launched) -> EngineError:
+    """Return the error of an engine that ended by itself; `what` says of whom and when."""
+    failure = diagnose(code, processes.log())
+    how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+    reason = "" if failure.kind == "unknown" else f": {failure.kind}"
+    error_type = PortTakenError if failure.kind == "port taken" else EngineError
+    error = error_type(f"{what}, with {how}{reason}")
+    error.add_note(f"its log says: {failure.line or '(nothing)'}")
+    error.add_note(failure.advice)
+    return error
+
+
+def _causes(log: str) -> Iterator[str]:
+    """Yield exceptions and refusals in the order of the log, without what stands before them."""
+    lines = [_bare(line) for line in log.splitlines()]
+    for number, line in enumerate(lines):
+        if _USAGE.match(line):
+            yield line[:_LONGEST]
+        elif _EXCEPTION.match(line):
+            # pydantic says what was wrong in the next line, indented
+            more = lines[number + 1] if number + 1 < len(lines) else ""
+            joined = f"{line} {more.strip()}" if "validation error" in line else line
+            yield joined[:_LONGEST]
+
+
+def _bare(line: str) -> str:
+    return _PREFIX.sub("", line.rstrip())
+
+
+def _last(log: str) -> str | None:
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return lines[-1][:_LONGEST] if lines else None

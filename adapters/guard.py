@@ -1,0 +1,202 @@
+"""The small process between harness and engine: it starts the engine and leaves nothing of it.
+
+Run as a script by `adapters.launch`, so standard library only. Being a process of its own it keeps
+its promise when harness is interrupted twice or killed outright: the pipe to it then closes. As
+the *subreaper* of all that the engine starts it finds workers that renamed themselves, went into a
+session of their own or lost their parent; a process group or a name alone would miss those.
+
+    guard.py LOG COMMAND…    stdin:  `stop SECONDS`, or its end      stdout: `started PID`,
+                                                                             `failed REASON`,
+                                                                             `ended CODE [LEFT…]`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_SET_CHILD_SUBREAPER = 36  # of prctl(2)
+_GRACE_S = 2.0  # for SIGTERM when harness itself is gone
+_TRACKER_S = 3.0  # for Python's resource trackers: only they unlink the engine's shared memory
+_KILL_S = 15.0  # until a killed process must be gone; one that hangs in a driver never is
+_BLINK_S = 0.02
+
+
+def parents() -> dict[int, int]:
+    """Return pid → parent's pid of every process that is not dead already."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (fields := _stat(int(entry.name))):
+            found[int(entry.name)] = int(fields[1])
+    return found
+
+
+def descendants(pid: int) -> set[int]:
+    """Return the pids of all living processes below `pid`."""
+    above, found, grown = parents(), {pid}, True
+    while grown:
+        more = {child for child, parent in above.items() if parent in found} - found
+        found |= more
+        grown = bool(more)
+    return found - {pid}
+
+
+def session_members(session: int) -> set[int]:
+    """Return the pids of all living processes of a session."""
+    members = set()
+    for pid in parents():
+        if (fields := _stat(pid)) and int(fields[3]) == session:
+            members.add(pid)
+    return members
+
+
+def birth(pid: int) -> str | None:
+    """Return when a living process began, which with its pid is its identity; None: it is gone."""
+    fields = _stat(pid)
+    return fields[19] if fields else None
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return state, parent, group, session … of a process; None when it is gone or dead.
+
+    A process whose first thread has ended counts as a zombie while its other threads go on.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # a process's name may hold blanks and brackets
+    return None if fields[0] == "Z" and int(fields[17]) <= 1 else fields
+
+
+class _Guard:
+    """One engine: started, watched, ended."""
+
+    def __init__(self, log: str, command: list[str]) -> None:
+        self._woken = _wake_on_signals()
+        self._code: int | None = None
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._engine = os.posix_spawnp(
+            command[0],
+            command,
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, out, 1),
+                (os.POSIX_SPAWN_DUP2, out, 2),
+            ],
+            setpgroup=0,
+            setsigmask=[],
+            setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE],
+        )
+        _tell(f"started {self._engine}")
+
+    def watch(self) -> None:
+        """Return when the engine has ended, or harness asked for its end; nothing is left then."""
+        grace_s: float | None = None
+        while self._code is None and grace_s is None:
+            readable, _, _ = select.select([0, self._woken], [], [])
+            if self._woken in readable:
+                grace_s = _GRACE_S if _ending(os.read(self._woken, 512)) else None
+            if 0 in readable:
+                grace_s = _asked_grace_s(os.read(0, 64))
+            self._reap()
+        if self._code is None:
+            self._ask_to_end(grace_s or 0.0)
+        left = self._kill()
+        code = -signal.SIGKILL if self._code is None else self._code
+        _tell(" ".join(map(str, ["ended", int(code), *sorted(left)])))
+
+    def _ask_to_end(self, grace_s: float) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._engine, signal.SIGTERM)
+        deadline_s = time.monotonic() + grace_s
+        while self._code is None and time.monotonic() < deadline_s:
+            time.sleep(_BLINK_S)
+            self._reap()
+
+    def _kill(self) -> set[int]:
+        """Kill all that is left, and return what would not die.
+
+        Dead is what has been reaped: of a killed process threads may go on and hold the device.
+        """
+        started_s = time.monotonic()
+        while self._reap():
+            left = descendants(os.getpid())
+            waited_s = time.monotonic() - started_s
+            if waited_s > _KILL_S:
+                return left | ({self._engine} if self._code is None else set())
+            for pid in left if waited_s > _TRACKER_S else left - set(_trackers(left)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(_BLINK_S)
+        return set()
+
+    def _reap(self) -> bool:
+        """Take note of children that ended, orphans that became ours among them.
+
+        Return whether any child is left, alive or dying.
+        """
+        try:
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self._engine:
+                    self._code = os.waitstatus_to_exitcode(ended[1])
+        except ChildProcessError:
+            return False
+        return True
+
+
+def _trackers(pids: set[int]) -> Iterator[int]:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                yield pid
+
+
+def _wake_on_signals() -> int:
+    """Return a descriptor that tells of signals, so that waiting costs nothing while runs go."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    return reading
+
+
+def _ending(signals: bytes) -> bool:
+    return bool({signal.SIGINT, signal.SIGTERM, signal.SIGHUP} & set(signals))
+
+
+def _asked_grace_s(order: bytes) -> float:
+    """Return the seconds of `stop SECONDS`; the end of the pipe means that harness is gone."""
+    try:
+        return float(order.split()[1])
+    except (IndexError, ValueError):
+        return _GRACE_S
+
+
+def _tell(line: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        os.write(1, f"{line}\n".encode())
+
+
+def main(log: str, *command: str) -> None:
+    """Guard one engine from its start to its end."""
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        guard = _Guard(log, list(command))
+    except OSError as error:
+        _tell(f"failed {error.strerror}")
+        return
+    guard.watch()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,156 @@
+"""Starting an engine's processes and ending them for certain. Knows no engine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from adapters import guard
+from adapters.base import EngineError
+
+_GUARD_S = 30.0  # that the guard may take beyond the grace: killing, and waiting for the killed
+_LOG_BYTES = 4_000_000  # more of a log than any start or failure writes
+
+
+class Launched:
+    """An engine's processes under their guard, from start to certain end.
+
+    Whoever makes one calls `stop` in a `finally`. Should that not happen, since harness is killed
+    or interrupted again, the guard sees its pipe close and ends everything all the same.
+    """
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], log_path: Path) -> None:
+        """Start `command`, its output going to the end of `log_path`.
+
+        Raises `EngineError` when it is no program that can be started.
+        """
+        if not sys.platform.startswith("linux"):
+            raise EngineError("engines can be started on Linux only; elsewhere attach to a URL")
+        self.log_path = log_path
+        self._guard = subprocess.Popen(  # noqa: S603  the command is the user's own
+            [sys.executable, "-I", "-S", guard.__file__, str(log_path), *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=dict(env),
+            text=True,
+            start_new_session=True,  # the terminal's Ctrl-C reaches harness, and harness alone
+        )
+        self._code: int | None = None
+        self._stopped = False
+        self._seen: dict[int, str | None] = {}  # pid → birth, should the guard not live to tell
+        word, _, rest = self._read_line().partition(" ")
+        if word != "started":
+            self._close()
+            raise EngineError(f"{command[0]} cannot be started: {rest or 'its guard died'}")
+        self.pid = int(rest)
+
+    def exit_code(self) -> int | None:
+        """Return how the engine ended (minus the signal that killed it); None while it runs."""
+        if self._code is None and self._guard.poll() is not None:
+            words = self._read_line().split()
+            self._code = int(words[1]) if words[:1] == ["ended"] else -signal.SIGKILL
+        return self._code
+
+    def pids(self) -> set[int]:
+        """Return the pids of all living processes of the engine."""
+        found = guard.descendants(self._guard.pid)
+        self._seen |= {pid: guard.birth(pid) for pid in found - set(self._seen)}
+        return found
+
+    def log(self) -> str:
+        """Return what the engine wrote; of a very long log only the end."""
+        return log_end(self.log_path)
+
+    def stop(self, grace_s: float) -> None:
+        """End all processes: SIGTERM, `grace_s` seconds of patience, then SIGKILL.
+
+        An engine may wait for its clients: close their connections first. Raises `EngineError`
+        with the pids when something will not die. An interrupt in here leaves the rest to the
+        guard, which goes on by itself.
+        """
+        if self._stopped:
+            return
+        self._stopped = True
+        self.pids()
+        self._order(f"stop {grace_s:g}\n")
+        try:
+            self._guard.wait(grace_s + _GUARD_S)
+        except subprocess.TimeoutExpired:
+            self._guard.kill()
+            self._guard.wait()
+        self.exit_code()
+        left = self._kill_left()
+        self._close()
+        if left:
+            names = ", ".join(f"{pid} ({_name(pid)})" for pid in sorted(left))
+            error = EngineError(f"processes of the engine cannot be stopped: {names}")
+            error.add_note("they hold the device: end them by hand before the next start")
+            raise error
+
+    def _kill_left(self) -> set[int]:
+        """Kill what a guard that died left alive, and return what will not die."""
+        deadline_s = time.monotonic() + 5.0
+        while left := guard.session_members(self._guard.pid) | self._alive():
+            if time.monotonic() > deadline_s:
+                return left
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+        return set()
+
+    def _alive(self) -> set[int]:
+        """Return which of the processes that were ever seen live: a pid may be another's by now."""
+        return {pid for pid, birth in self._seen.items() if birth and guard.birth(pid) == birth}
+
+    def _order(self, line: str) -> None:
+        if self._guard.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._guard.stdin.write(line)
+                self._guard.stdin.flush()
+
+    def _read_line(self) -> str:
+        return self._guard.stdout.readline().strip() if self._guard.stdout else ""
+
+    def _close(self) -> None:
+        for pipe in (self._guard.stdin, self._guard.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        self._guard.wait()
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def log_end(path: Path) -> str:
+    """Return the last 4 MB of a log, whole lines; empty when there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            size = file.tell()
+            file.seek(max(0, size - _LOG_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return text if size <= _LOG_BYTES else text.partition("\n")[2]
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return "gone"

@@ -1,0 +1,47 @@
+"""What a model's files tell without loading them: where they lie, how many token ids it has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def model_folder(model: str, env: Mapping[str, str]) -> Path | None:
+    """Return the folder of a model: the one named, or its newest snapshot in the hub's cache.
+
+    `env` says where that cache is. None when the model is not on this machine, yet.
+    """
+    named = Path(model).expanduser()
+    if (named / "config.json").is_file():
+        return named
+    home = Path(env.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(env.get("HF_HUB_CACHE") or home / "hub")
+    snapshots = (cache / f"models--{model.replace('/', '--')}").glob("snapshots/*/config.json")
+    found = max(snapshots, key=lambda path: path.stat().st_mtime, default=None)
+    return None if found is None else found.parent
+
+
+def ordinary_tokens(folder: Path) -> int | None:
+    """Return how many token ids a prompt may be drawn from; None when the files do not tell.
+
+    Those at the end that are special to the tokenizer, or unknown to it, are left out.
+    """
+    config = _json(folder / "config.json")
+    sizes = [config.get("vocab_size"), (config.get("text_config") or {}).get("vocab_size")]
+    size = next((size for size in sizes if isinstance(size, int)), None)
+    tokenizer = _json(folder / "tokenizer.json")
+    special = {token.get("id") for token in tokenizer.get("added_tokens") or []}
+    words = (tokenizer.get("model") or {}).get("vocab")
+    if isinstance(words, dict) and size is not None:
+        return min(size, 1 + max(set(words.values()) - special, default=-1)) or None
+    return size
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,87 @@
+"""An engine's program on this machine: the words that start it, its version, its environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from adapters.base import EngineError
+from adapters.runtime import Runtime
+
+# Those of harness's own Python: an engine has an environment of its own.
+_OURS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV")
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+
+
+def program_words(name: str, runtime: Runtime | None) -> tuple[str, ...]:
+    """Return the words that start the program `name`, by full path where one is known.
+
+    Raises `EngineError` when there is no such program.
+    """
+    if runtime is None:
+        found = shutil.which(name)
+        if found is None:
+            error = EngineError(f"there is no program {name} on PATH")
+            error.add_note(
+                f"say where it is: engines: [{{engine: {name}, runtime: {{venv: FOLDER}}}}]; "
+                "runtime takes path, venv or command"
+            )
+            raise error
+        return (found,)
+    if runtime.command:
+        first = shutil.which(runtime.command[0])
+        if first is None:
+            raise EngineError(f"runtime.command: there is no program {runtime.command[0]}")
+        return (first, *runtime.command[1:])
+    kind, given = ("path", runtime.path) if runtime.venv is None else ("venv", runtime.venv)
+    program = Path(given or "").expanduser().absolute() / (f"bin/{name}" if kind == "venv" else "")
+    if not program.is_file() or not os.access(program, os.X_OK):
+        error = EngineError(f"runtime.{kind}: there is no program {program}")
+        if kind == "venv":
+            error.add_note(f"is {name} installed in that environment?")
+        raise error
+    return (str(program),)
+
+
+def installed_version(words: Sequence[str], packages: Sequence[str]) -> tuple[str, str] | None:
+    """Return (package, version) of the first of `packages` in the environment of a program.
+
+    Read from the names of metadata folders, since starting an engine's Python takes many seconds.
+    None where the program lies in no environment of that kind.
+    """
+    found = dict(_distributions(words))
+    return next(((name, found[name]) for name in packages if name in found), None)
+
+
+def engine_env(
+    words: Sequence[str], own: Mapping[str, str], given: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment of an engine: ours less our Python's, the adapter's, the author's.
+
+    The folder of the program comes first on PATH, as in an environment that is active.
+    """
+    inherited = {name: value for name, value in os.environ.items() if name not in _OURS}
+    folders = dict.fromkeys(str(Path(word).parent) for word in words if Path(word).is_absolute())
+    path = os.pathsep.join([*folders, inherited.get("PATH", os.defpath)])
+    return {**inherited, "PATH": path, **own, **given}
+
+
+def told_env(env: Mapping[str, str], prefixes: Sequence[str]) -> dict[str, str]:
+    """Return the variables that a report should show: those of the engine, without secrets."""
+    return {
+        name: "(not shown)" if _SECRET.search(name) else value
+        for name, value in sorted(env.items())
+        if name.startswith(tuple(prefixes))
+    }
+
+
+def _distributions(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for word in words:
+        if Path(word).is_absolute():
+            for folder in sorted(Path(word).parent.parent.glob("lib/python3*/site-packages")):
+                for metadata in sorted(folder.glob("*.dist-info")):
+                    name, _, version = metadata.name.removesuffix(".dist-info").partition("-")
+                    yield name.lower(), version

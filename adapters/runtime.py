@@ -1,0 +1,23 @@
+"""Where an engine's program is to be found, as the author of a sweep says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """How to reach an engine's program: exactly one of these is given.
+
+    In all three the engine's own words follow, `serve MODEL …` for vLLM.
+    """
+
+    path: Path | None = None  # the program itself
+    venv: Path | None = None  # an environment whose bin/ holds the program
+    command: tuple[str, ...] = ()  # what is run in place of the program, such as numactl … vllm
+
+    def __post_init__(self) -> None:
+        """Refuse none and several: a mistake in code, since specs are checked before."""
+        if (self.path is not None) + (self.venv is not None) + bool(self.command) != 1:
+            raise ValueError("a runtime is one of path, venv and command")

@@ -1,0 +1,109 @@
+"""What `harness load` and `harness serve` take on the command line. Light: the parser needs it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+_LOAD = "load an OpenAI-compatible server that runs already, and print what it did"
+_SERVE = "serve the embedded engine over HTTP, in real time (simulated)"
+_TOGGLES = """\
+toggles are given as NAME=VALUE, as in a sweep file: prefix_caching=off speculative=eagle
+"""
+
+
+def add_load(commands: Any) -> argparse.ArgumentParser:
+    """Add the command `load` and return its parser."""
+    load: argparse.ArgumentParser = commands.add_parser("load", help=_LOAD, description=_LOAD)
+    load.add_argument("url", metavar="URL", help="such as http://127.0.0.1:8000")
+    load.add_argument("--model", required=True, metavar="M", help="the name that requests carry")
+    load.add_argument(
+        "--workload",
+        default="shared-prefix",
+        metavar="KIND",
+        help="shared-prefix (default), multi-turn, or trace:PATH",
+    )
+    load.add_argument("--prompt-tokens", type=_count, default=128, metavar="N", help="128")
+    load.add_argument("--output-tokens", type=_count, default=256, metavar="N", help="256")
+    load.add_argument("--turns", type=_count, default=4, metavar="N", help="of multi-turn: 4")
+    load.add_argument(
+        "--block-tokens", type=_count, metavar="N", help="of a trace with block ids: its own"
+    )
+    how = load.add_argument_group("how much, closed loop (default) or open loop")
+    how.add_argument("--concurrency", type=_count, metavar="N", help="conversations alive: 1")
+    how.add_argument("--requests", type=_count, metavar="N", help="closed loop: 100")
+    how.add_argument("--rate", type=_positive, metavar="R", help="conversations started a second")
+    how.add_argument("--duration", metavar="T", help="of an open loop, as '60 s'")
+    how.add_argument("--arrivals", choices=("poisson", "constant"), help="of an open loop: poisson")
+    load.add_argument(
+        "--api", choices=("completions", "chat"), default="completions", help="completions"
+    )
+    load.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="PATH",
+        help="the model's folder or tokenizer.json: prompts use its whole vocabulary",
+    )
+    load.add_argument("--seed", type=_natural, default=0, metavar="N", help="0")
+    load.add_argument("--warmup", type=_natural, default=0, metavar="N", help="requests before: 0")
+    load.add_argument("--timeout", metavar="T", help="for one request, as '30 s'; default: none")
+    load.add_argument("--wait", default="30 s", metavar="T", help="for the server to answer: 30 s")
+    load.add_argument("--out", type=Path, metavar="DIR", help="a new folder to keep the records in")
+    load.set_defaults(command="load", folder=None)
+    return load
+
+
+def add_serve(commands: Any) -> argparse.ArgumentParser:
+    """Add the command `serve` and return its parser."""
+    serve: argparse.ArgumentParser = commands.add_parser(
+        "serve",
+        help=_SERVE,
+        description=_SERVE,
+        epilog=_TOGGLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    serve.add_argument("toggles", nargs="*", metavar="NAME=VALUE", help="a toggle to flip")
+    serve.add_argument("--host", default="127.0.0.1", help="127.0.0.1")
+    serve.add_argument("--port", type=_port, default=8000, metavar="N", help="8000; 0: a free one")
+    serve.add_argument("--model", default="llama-3-70b", metavar="M", help="llama-3-70b")
+    serve.add_argument("--gpu", default="a100-80gb", metavar="G", help="a100-80gb")
+    serve.add_argument("--count", type=_count, default=4, metavar="N", help="GPUs: 4")
+    serve.add_argument("--max-model-len", type=_count, default=8192, metavar="N", help="8192")
+    serve.add_argument("--max-num-seqs", type=_count, default=256, metavar="N", help="256")
+    serve.add_argument("--max-batched-tokens", type=_count, default=512, metavar="N", help="512")
+    serve.set_defaults(command="serve", folder=None, json=False)
+    return serve
+
+
+def _count(text: str) -> int:
+    return _whole(text, 1)
+
+
+def _natural(text: str) -> int:
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number of at least {least}, found {text!r}"
+        )
+    return int(text)
+
+
+def _port(text: str) -> int:
+    number = _whole(text, 0)
+    if number > 65_535:
+        raise argparse.ArgumentTypeError(f"expected a port up to 65535, found {text!r}")
+    return number
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
+    return number

@@ -1,0 +1,82 @@
+"""Checks of the flips: whether an arm ran what its name says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from results.doubt import Doubt
+from results.metrics import RunFigures
+
+_NOT_REACHED = "the flip did not reach the engine: look at its launch line and its log"
+_ONE_ARM_TWICE = "what one flip drags along is what the other asks for: they are one arm twice"
+
+
+def not_exercised(_: RunFigures, manifest: Mapping[str, Any]) -> Doubt | None:
+    """Doubt a flip whose counter this load could not have moved."""
+    idle = [name for name, proof in _flip_proofs(manifest) if proof["verdict"] == "not exercised"]
+    if not idle:
+        return None
+    return Doubt(
+        name="toggle_not_exercised",
+        message=f"this load could not show that the flip took effect: {', '.join(idle)}",
+        remedy="choose a workload and a load that exercise it, or read its effect with care",
+    )
+
+
+def unverifiable(_: RunFigures, manifest: Mapping[str, Any]) -> Doubt | None:
+    """Doubt a flip that neither a counter nor the engine's own word confirms."""
+    unknown = [
+        name
+        for name, proof in _flip_proofs(manifest)
+        if proof["verdict"] == "unverifiable" and proof.get("effective") != proof.get("requested")
+    ]
+    if not unknown:
+        return None
+    return Doubt(
+        name="toggle_unverifiable",
+        message=f"the engine does not tell whether the flip took effect: {', '.join(unknown)}",
+        remedy="look at the launch line and the engine's log; the label alone proves nothing",
+    )
+
+
+def _flip_proofs(manifest: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    evidence: Mapping[str, Mapping[str, Any]] = manifest.get("evidence") or {}
+    return [(name, evidence[name]) for name in manifest.get("flipped") or {} if name in evidence]
+
+
+def same_settings(runs: Sequence[Mapping[str, Any]]) -> dict[str, Doubt]:
+    """Return a doubt per run key for arms whose engine runs the very same settings as another arm.
+
+    Give the runs of one engine, workload, load and block. Where the labels differ and the engine
+    says that it does not, the arms measure one thing twice. `baseline-again` is meant to be the
+    same, and the baseline is never to blame.
+    """
+    told = {
+        run["key"]: settings
+        for run in runs
+        if run["arm"] != "baseline-again" and (settings := _effective(run)) is not None
+    }
+    names = {run["key"]: run["arm"] for run in runs}
+    shared: dict[str, Doubt] = {}
+    for key, settings in told.items():
+        twins = [names[k] for k, other in told.items() if k != key and other == settings]
+        if twins and names[key] != "baseline":
+            asked = {run["key"]: run["toggles"] for run in runs}
+            meant = any(asked[k] == asked[key] for k in told if k != key and told[k] == settings)
+            remedy = _ONE_ARM_TWICE if meant else _NOT_REACHED
+            shared[key] = Doubt(
+                name="same_settings",
+                message=f"the engine says that it runs the same settings as {', '.join(twins)}",
+                remedy=remedy,
+            )
+    return shared
+
+
+def _effective(manifest: Mapping[str, Any]) -> tuple[tuple[str, Any], ...] | None:
+    """Return what the engine says of all its toggles; None when it leaves one of the flips out."""
+    evidence: Mapping[str, Mapping[str, Any]] = manifest.get("evidence") or {}
+    told = {toggle: proof.get("effective") for toggle, proof in evidence.items()}
+    if not told or any(told.get(toggle) is None for toggle in manifest.get("flipped") or {}):
+        return None
+    return tuple(sorted((toggle, str(value)) for toggle, value in told.items()))

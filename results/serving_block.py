@@ -1,0 +1,86 @@
+"""One run in the block of lines that people know from `vllm bench serve`, with this tool's figures.
+
+The names are those lines' own; what each figure is stands in `docs/metrics.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from results.units import ABSENT
+
+_WIDTH = 50
+_LATENCIES = (
+    ("ttft_ms", "Time to First Token", "TTFT"),
+    ("scheduled_ttft_ms", "TTFT from when it was due", "scheduled TTFT"),
+    ("tpot_ms", "Time per Output Token (excl. 1st token)", "TPOT"),
+    ("itl_ms", "Inter-token Latency", "ITL"),
+    ("e2e_ms", "End-to-end Latency", "E2EL"),
+)
+
+
+def serving_block(summary: Mapping[str, Any]) -> str:
+    """Return the block of the one run of a summary, 50 columns wide; doubts follow below it."""
+    (run,) = summary["runs"]
+    mark = " (SIMULATED)" if summary["simulated"] else ""
+    lines = [
+        f" Serving Benchmark Result{mark} ".center(_WIDTH, "="),
+        *_counts(run),
+        *_rates(run["metrics"] or {}),
+        *_latencies(run["metrics"] or {}),
+        "=" * _WIDTH,
+        *_remarks(summary, run),
+    ]
+    return "\n".join(lines)
+
+
+def _counts(run: Mapping[str, Any]) -> Iterator[str]:
+    counts, load = run["counts"], run["load"]
+    yield _line("Successful requests:", counts["ok"])
+    yield _line("Failed requests:", counts["failed"])
+    if load["mode"] == "concurrency":
+        yield _line("Maximum request concurrency:", int(load["value"]))
+    elif load["mode"] == "rate":
+        yield _line("Request rate configured (RPS):", float(load["value"]))
+    yield _line("Benchmark duration (s):", counts["duration_s"])
+    yield _line("Total input tokens:", counts["prompt_tokens"])
+    yield _line("Total generated tokens:", counts["output_tokens"])
+
+
+def _rates(metrics: Mapping[str, Any]) -> Iterator[str]:
+    yield _line("Request throughput (req/s):", metrics.get("requests_per_s"))
+    yield _line("Output token throughput (tok/s):", metrics.get("output_tokens_per_s"))
+    yield _line("Total token throughput (tok/s):", metrics.get("total_tokens_per_s"))
+
+
+def _latencies(metrics: Mapping[str, Any]) -> Iterator[str]:
+    for name, title, short in _LATENCIES:
+        found = metrics.get(name)
+        if found is None and name.startswith("scheduled"):
+            continue
+        yield title.center(_WIDTH, "-")
+        found = found or {}
+        yield _line(f"Mean {short} (ms):", found.get("mean"))
+        yield _line(f"Median {short} (ms):", found.get("p50"))
+        mark = "" if found.get("p99") is None or found.get("p99_reliable") else " ~"
+        yield _line(f"P99 {short} (ms):{mark}", found.get("p99"))
+
+
+def _remarks(summary: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[str]:
+    window = run["window"]
+    if window is not None:
+        reason = f" ({window['reason']})" if window["reason"] else ""
+        yield f"window: {window['kind'].replace('-', ' ')}{reason}"
+    for kind, count in (run["metrics"] or {}).get("failures", {}).items():
+        yield f"failed: {count} × {kind}"
+    for doubt in run["checks"]:
+        yield f"doubt: {doubt['message']}; {doubt['remedy']}"
+    for note in summary["notes"]:
+        yield f"note: {note}"
+
+
+def _line(name: str, value: float | None) -> str:
+    if value is None:
+        return f"{name:<38} {ABSENT:>11}"
+    return f"{name:<38} {value:>11,}" if isinstance(value, int) else f"{name:<38} {value:>11,.2f}"

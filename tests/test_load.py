@@ -1,0 +1,202 @@
+"""`harness load` against a server that runs: its figures, its words, its exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters import ENGINES
+from adapters.base import EngineAdapter
+from harness.plan.make import make_plan
+from harness.plan.planned import PlannedRun
+from harness.spec import load_sweep
+from harness.sweep import Sweep
+from results.analysis import summarize
+from results.records import RequestRecord
+
+MODEL = "llama-3-8b"
+SWEEP = f"""
+name: same
+model: {MODEL}
+hardware: {{gpu: h100-80gb, count: 1}}
+engines: [embedded]
+toggles: [prefix_caching]
+workloads:
+  - {{kind: shared-prefix, name: w, prefix_tokens: 64, suffix_tokens: 64, output_tokens: 64}}
+load: [{{concurrency: 8, requests: 64}}]
+blocks: 1
+"""
+
+
+def harness(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "harness.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """Return the address of an embedded engine that serves in real time."""
+    words = ["serve", "--port", "0", "--model", MODEL, "--gpu", "h100-80gb", "--count", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "harness.cli", *words], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = re.search(r"http://\S+", line)
+    assert found, line
+    assert "simulated" in line
+    yield found[0]
+    process.terminate()
+    assert process.wait(timeout=20) == 0
+    process.stdout.close()
+
+
+class Quiet:
+    def started(self, run: PlannedRun, requests: int) -> None: ...
+
+    def answered(self, record: RequestRecord) -> None: ...
+
+    def ended(self, run: PlannedRun, status: str) -> None: ...
+
+
+def virtual_figures(folder: Path) -> dict[str, Any]:
+    path = folder / "sweep.yaml"
+    path.write_text(SWEEP, encoding="utf-8")
+    engines: dict[str, EngineAdapter] = {name: kind() for name, kind in ENGINES.items()}
+    Sweep(make_plan(load_sweep(path), engines), engines, folder / "out").run(Quiet())
+    runs = summarize(folder / "out")["runs"]
+    figures: dict[str, Any] = next(run["metrics"] for run in runs if run["arm"] == "baseline")
+    return figures
+
+
+def test_real_time_gives_the_figures_of_virtual_time(server: str, tmp_path: Path) -> None:
+    """The same traffic over HTTP comes to the same throughput and pace, and is still simulated."""
+    words = ("--prompt-tokens", "128", "--output-tokens", "64", "--concurrency", "8")
+    ran = harness("load", server, "--model", MODEL, "--requests", "64", *words, "--json")
+
+    summary = json.loads(ran.stdout)
+    virtual = virtual_figures(tmp_path)
+    (run,) = summary["runs"]
+    assert ran.returncode == 0
+    assert summary["simulated"]
+    assert run["metrics"]["completed"] == 64
+    for name in ("output_tokens_per_s_per_user", "total_tokens_per_s"):
+        assert run["metrics"][name] == pytest.approx(virtual[name], rel=0.06), name
+    tpot = run["metrics"]["tpot_ms"]["p50"]
+    assert tpot == pytest.approx(virtual["tpot_ms"]["p50"], rel=0.05)
+
+
+def test_the_block_that_people_know_is_printed(server: str, tmp_path: Path) -> None:
+    """Names as in `vllm bench serve`, the simulated mark, and the records where they were asked."""
+    out = tmp_path / "kept"
+    words = ("--requests", "6", "--output-tokens", "8", "--warmup", "2", "--out", str(out))
+    ran = harness("load", server, "--model", MODEL, *words)
+
+    assert ran.returncode == 0
+    assert "Serving Benchmark Result (SIMULATED)" in ran.stdout
+    assert re.search(r"Successful requests: +6\n", ran.stdout)
+    assert re.search(r"Total generated tokens: +48\n", ran.stdout)
+    assert re.search(r"Total input tokens: +768\n", ran.stdout)
+    assert "Median TPOT (ms):" in ran.stdout
+    assert (out / "summary.json").is_file()
+
+
+def test_open_loop_and_other_workloads_are_played(server: str, tmp_path: Path) -> None:
+    """A rate, a chat, and a trace of one's own: all requests come back."""
+    trace = tmp_path / "trace.jsonl"
+    rows = [
+        {"timestamp": 10 * n, "input_length": 20, "output_length": 3, "hash_ids": [1, n + 2]}
+        for n in range(5)
+    ]
+    trace.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    few = ("--model", MODEL, "--output-tokens", "4", "--json")
+    asked = {
+        10: ("--rate", "10", "--duration", "1", "--arrivals", "constant"),
+        8: ("--workload", "multi-turn", "--requests", "8", "--api", "chat"),
+        5: ("--workload", f"trace:{trace}", "--block-tokens", "16", "--requests", "5"),
+    }
+
+    for requests, words in asked.items():
+        ran = harness("load", server, *few, *words)
+        (run,) = json.loads(ran.stdout)["runs"]
+        assert run["metrics"]["completed"] == requests
+        assert (run["metrics"]["scheduled_ttft_ms"] is not None) == ("--rate" in words)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--model", "other"), "does not serve 'other'; it serves llama-3-8b"),
+        (("--model", MODEL, "--rate", "2"), "--rate needs --duration"),
+        (("--model", MODEL, "--duration", "2"), "--duration belongs to an open loop"),
+        (("--model", MODEL, "--rate", "2", "--concurrency", "2"), "belongs to a closed loop"),
+        (("--model", MODEL, "--workload", "random"), "expected shared-prefix, multi-turn or"),
+        (("--model", MODEL, "--workload", "trace:none.jsonl"), "none.jsonl: cannot be read"),
+        (("--model", MODEL, "--timeout", "soon"), "--timeout: "),
+        (("--model", MODEL, "--tokenizer", "nowhere"), "--tokenizer nowhere: no tokenizer"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_before_anything_is_sent(
+    server: str, words: tuple[str, ...], said: str
+) -> None:
+    """One line that says what was wrong, and exit code 2."""
+    ran = harness("load", server, *words)
+
+    assert ran.returncode == 2
+    assert said in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert ran.stdout == ""
+
+
+def test_a_server_that_is_not_there_is_waited_for_and_then_named() -> None:
+    """Nobody listens: it is said what is waited for, and in the end that nobody came."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    ran = harness("load", f"http://127.0.0.1:{port}", "--model", "m", "--wait", "0.5 s")
+
+    assert ran.returncode == 2
+    assert "waiting up to 0.5 s" in ran.stderr
+    assert f"no server answered at http://127.0.0.1:{port}" in ran.stderr
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://", "http://h:x"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    """The scheme is not guessed: the message shows what an address looks like."""
+    ran = harness("load", url, "--model", "m")
+
+    assert ran.returncode == 2
+    assert "expected something like http://127.0.0.1:8000" in ran.stderr
+
+
+def test_a_request_that_fails_makes_the_exit_code_1(server: str) -> None:
+    """Answers that take too long are counted by kind and are in no latency."""
+    words = ("--output-tokens", "200", "--requests", "3", "--timeout", "0.2", "--json")
+    ran = harness("load", server, "--model", MODEL, *words)
+
+    (run,) = json.loads(ran.stdout)["runs"]
+    assert ran.returncode == 1
+    assert run["status"] == "failed"
+    assert run["metrics"]["failures"] == {"timeout": 3}
+    assert run["metrics"]["ttft_ms"] is None
+
+
+def test_prompts_longer_than_the_server_takes_are_not_sent(server: str) -> None:
+    """The server tells its longest context: a workload beyond it is refused beforehand."""
+    ran = harness("load", server, "--model", MODEL, "--prompt-tokens", "9000")
+
+    assert ran.returncode == 2
+    assert "8192" in ran.stderr.replace(",", "")
