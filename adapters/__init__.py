@@ -1,5 +1,7 @@
 """How to start and stop serving engines, and an embedded one that needs no GPU."""
 
+from adapters.base import EngineAdapter
 from adapters.embedded.adapter import EmbeddedAdapter
+from adapters.vllm import VllmAdapter
 
-ENGINES = {"embedded": EmbeddedAdapter}
+ENGINES: dict[str, type[EngineAdapter]] = {"embedded": EmbeddedAdapter, "vllm": VllmAdapter}

@@ -160,11 +160,6 @@ class EngineAdapter(Protocol):
         ...
 
     @property
-    def version(self) -> str | None:
-        """The engine's version; None where only the running engine tells."""
-        ...
-
-    @property
     def engine_kind(self) -> str | None:
         """One of real, measured, simulated, stand-in; None where only the running engine tells."""
         ...
@@ -174,6 +169,10 @@ class EngineAdapter(Protocol):
 
         Raises `UnsupportedToggleError`, naming the reason, for a toggle value it cannot follow.
         """
+        ...
+
+    def version_of(self, settings: EngineSettings) -> str | None:
+        """Return the version that `settings` would start; None where only the engine tells."""
         ...
 
     def implied(self, settings: EngineSettings) -> Mapping[str, ToggleValue]:

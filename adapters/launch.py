@@ -12,9 +12,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from adapters import guard
 from adapters.base import EngineError
+from adapters.guard import birth, descendants, session_members
 
+_GUARD = Path(__file__).with_name("guard.py")
 _GUARD_S = 30.0  # that the guard may take beyond the grace: killing, and waiting for the killed
 _LOG_BYTES = 4_000_000  # more of a log than any start or failure writes
 
@@ -35,7 +36,7 @@ class Launched:
             raise EngineError("engines can be started on Linux only; elsewhere attach to a URL")
         self.log_path = log_path
         self._guard = subprocess.Popen(  # noqa: S603  the command is the user's own
-            [sys.executable, "-I", "-S", guard.__file__, str(log_path), *command],
+            [sys.executable, "-I", "-S", str(_GUARD), str(log_path), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -61,8 +62,8 @@ class Launched:
 
     def pids(self) -> set[int]:
         """Return the pids of all living processes of the engine."""
-        found = guard.descendants(self._guard.pid)
-        self._seen |= {pid: guard.birth(pid) for pid in found - set(self._seen)}
+        found = descendants(self._guard.pid)
+        self._seen |= {pid: birth(pid) for pid in found - set(self._seen)}
         return found
 
     def log(self) -> str:
@@ -98,7 +99,7 @@ class Launched:
     def _kill_left(self) -> set[int]:
         """Kill what a guard that died left alive, and return what will not die."""
         deadline_s = time.monotonic() + 5.0
-        while left := guard.session_members(self._guard.pid) | self._alive():
+        while left := session_members(self._guard.pid) | self._alive():
             if time.monotonic() > deadline_s:
                 return left
             for pid in left:
@@ -109,7 +110,7 @@ class Launched:
 
     def _alive(self) -> set[int]:
         """Return which of the processes that were ever seen live: a pid may be another's by now."""
-        return {pid for pid, birth in self._seen.items() if birth and guard.birth(pid) == birth}
+        return {pid for pid, born in self._seen.items() if born and birth(pid) == born}
 
     def _order(self, line: str) -> None:
         if self._guard.stdin is not None:

@@ -52,7 +52,9 @@ def installed_version(words: Sequence[str], packages: Sequence[str]) -> tuple[st
     Read from the names of metadata folders, since starting an engine's Python takes many seconds.
     None where the program lies in no environment of that kind.
     """
-    found = dict(_distributions(words))
+    found: dict[str, str] = {}
+    for name, version in _distributions(words):
+        found.setdefault(name, version)
     return next(((name, found[name]) for name in packages if name in found), None)
 
 
@@ -64,7 +66,7 @@ def engine_env(
     The folder of the program comes first on PATH, as in an environment that is active.
     """
     inherited = {name: value for name, value in os.environ.items() if name not in _OURS}
-    folders = dict.fromkeys(str(Path(word).parent) for word in words if Path(word).is_absolute())
+    folders = dict.fromkeys(str(program.parent) for program in _programs(words))
     path = os.pathsep.join([*folders, inherited.get("PATH", os.defpath)])
     return {**inherited, "PATH": path, **own, **given}
 
@@ -79,9 +81,16 @@ def told_env(env: Mapping[str, str], prefixes: Sequence[str]) -> dict[str, str]:
 
 
 def _distributions(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for word in words:
-        if Path(word).is_absolute():
-            for folder in sorted(Path(word).parent.parent.glob("lib/python3*/site-packages")):
+    """Yield name and version of what is installed beside each program; a link's own place first."""
+    for program in _programs(words):
+        for place in (program, program.resolve()):
+            for folder in sorted(place.parent.parent.glob("lib/python3*/site-packages")):
                 for metadata in sorted(folder.glob("*.dist-info")):
                     name, _, version = metadata.name.removesuffix(".dist-info").partition("-")
                     yield name.lower(), version
+
+
+def _programs(words: Sequence[str]) -> list[Path]:
+    """Return those words of a command that are programs by full path."""
+    paths = [Path(word) for word in words if Path(word).is_absolute()]
+    return [path for path in paths if path.is_file() and os.access(path, os.X_OK)]

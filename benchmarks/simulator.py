@@ -19,7 +19,7 @@ from typing import Any
 
 from adapters import ENGINES
 from harness.plan.make import make_plan
-from harness.plan.planned import PlannedRun
+from harness.plan.planned import PlannedArm, PlannedRun
 from harness.spec import load_sweep
 from harness.sweep import Sweep
 from results.store import read_runs
@@ -62,6 +62,9 @@ class Stopwatch:
     def __init__(self) -> None:
         self.seconds = 0.0
         self._since = 0.0
+
+    def starting(self, arm: PlannedArm) -> None:
+        """Note nothing: starting is not timed."""
 
     def started(self, run: PlannedRun, requests: int) -> None:
         """Start."""

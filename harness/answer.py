@@ -189,8 +189,7 @@ class _Reader:
         if not self._running:
             return [1] * len(self._ends)
         return [
-            total - before
-            for before, total in zip([0, *self._totals], self._totals, strict=False)
+            total - before for before, total in zip([0, *self._totals], self._totals, strict=False)
         ]
 
 

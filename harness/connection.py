@@ -10,6 +10,7 @@ from typing import Any, cast
 from harness.client import network_error_kind
 from harness.clock import Clock
 from harness.http1 import BodyEnd, NotHttpError, read_head
+from harness.turns import Turns
 
 # A read that holds the end of a chunked answer ends so, or is shorter than this.
 _MAYBE_END = b"\r\n\r\n"
@@ -28,12 +29,13 @@ class Connection(asyncio.Protocol):
     in `Exchange`. `kept` tells whether another request may follow.
     """
 
-    def __init__(self, clock: Clock, sock: socket.socket, connect_ns: int) -> None:
+    def __init__(self, clock: Clock, turns: Turns, sock: socket.socket, connect_ns: int) -> None:
         self.connect_ns = connect_ns
         self.idle_since_ns = clock.now_ns()
         self.gone = asyncio.get_running_loop().create_future()
         self.kept = True
-        self._clock = clock
+        self._now_ns = clock.now_ns
+        self._turns = turns
         self._socket = sock
         self._transport: asyncio.Transport | None = None
         self._begin()
@@ -63,7 +65,11 @@ class Connection(asyncio.Protocol):
         return answered
 
     def _write(self, message: bytes) -> None:
-        """Hand `message` to the socket itself: a transport may hold it back for a while."""
+        """Hand `message` to the socket itself: a transport may hold it back for a while.
+
+        Stamped just before, so that no server can have read it earlier.
+        """
+        now_ns = self._now_ns()
         try:
             sent = self._socket.send(message)
         except BlockingIOError:
@@ -75,7 +81,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(message[sent:])
             if self._transport.get_write_buffer_size():
                 return  # resume_writing stamps
-        self.sent_ns = self._clock.now_ns()
+        self.sent_ns = now_ns
 
     def abort(self) -> None:
         """Close the connection at once; nobody waits for its answer any more."""
@@ -96,12 +102,13 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Stamp: the rest of a request that the socket did not take at once has gone."""
         if self.sent_ns is None:
-            self.sent_ns = self._clock.now_ns()
+            self.sent_ns = self._now_ns()
 
     def data_received(self, data: bytes) -> None:
         """Stamp and store; look closer only where the answer may have ended."""
-        self.times_ns.append(self._clock.now_ns())
+        self.times_ns.append(self._now_ns())
         self.reads.append(data)
+        self._turns.reads += 1
         if self._every_read or data.endswith(_MAYBE_END) or len(data) < _SHORT_BYTES:
             self._look()
 
@@ -109,14 +116,14 @@ class Connection(asyncio.Protocol):
         """Take the end of the connection; it ends an answer, whole or not."""
         self.eof = True
         self.kept = False
-        self._finish(self._clock.now_ns())
+        self._finish(self._now_ns())
 
     def connection_lost(self, error: Exception | None) -> None:
         """Take the loss of the connection; where an answer was awaited it is its failure."""
         self.kept = False
         if self._answered is not None and error is not None:
             self._lose(error)
-        self._finish(self._clock.now_ns())
+        self._finish(self._now_ns())
         if not self.gone.done():
             self.gone.set_result(None)
 
@@ -176,7 +183,7 @@ class Connection(asyncio.Protocol):
         kind = network_error_kind(error) or "connection_reset"
         self.failure = kind, f"{type(error).__name__}: {error}".removesuffix(": ")
         self.kept = False
-        self._finish(self._clock.now_ns())
+        self._finish(self._now_ns())
 
     def _finish(self, closed_ns: int) -> None:
         if self._linger is not None:
@@ -187,13 +194,12 @@ class Connection(asyncio.Protocol):
         if answered is None:
             return
         self.closed_ns = closed_ns
-        if not answered.done():
-            answered.set_result(None)
+        self._turns.wake(answered)
         if not self.kept and self._transport is not None:
             self._transport.abort()
 
 
-async def open_connection(host: str, port: int, clock: Clock) -> Connection:
+async def open_connection(host: str, port: int, clock: Clock, turns: Turns) -> Connection:
     """Return a new connection to the first address of `host` that takes one.
 
     `connect_ns` is what the handshake with it took. Raises `OSError`, as the last address did.
@@ -203,7 +209,7 @@ async def open_connection(host: str, port: int, clock: Clock) -> Connection:
     for number, (family, kind, protocol, _, address) in enumerate(addresses, start=1):
         sock = socket.socket(family, kind, protocol)
         try:
-            return await _connected(sock, address, clock)
+            return await _connected(sock, address, clock, turns)
         except OSError:
             sock.close()
             if number == len(addresses):
@@ -214,7 +220,9 @@ async def open_connection(host: str, port: int, clock: Clock) -> Connection:
     raise ConnectionRefusedError(f"{host} has no address")
 
 
-async def _connected(sock: socket.socket, address: Any, clock: Clock) -> Connection:
+async def _connected(
+    sock: socket.socket, address: Any, clock: Clock, turns: Turns
+) -> Connection:
     loop = asyncio.get_running_loop()
     sock.setblocking(False)  # noqa: FBT003 - the standard library's own call
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -222,6 +230,6 @@ async def _connected(sock: socket.socket, address: Any, clock: Clock) -> Connect
     await loop.sock_connect(sock, address)
     connect_ns = clock.now_ns() - begin_ns
     _, connection = await loop.create_connection(
-        lambda: Connection(clock, sock, connect_ns), sock=sock
+        lambda: Connection(clock, turns, sock, connect_ns), sock=sock
     )
     return connection

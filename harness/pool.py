@@ -8,6 +8,7 @@ import contextlib
 from harness.client import network_error_kind
 from harness.clock import NS_PER_S, Clock
 from harness.connection import Connection, open_connection
+from harness.turns import Turns
 
 # Common servers close a connection that was idle for 5 s (uvicorn, Node.js) or longer.
 IDLE_LIMIT_S = 4.0
@@ -26,6 +27,7 @@ class Pool:
         self._idle: list[Connection] = []  # the one used last is lent first: it is the freshest
         self._open: set[Connection] = set()
         self._wanted = 0
+        self._turns = Turns(clock)
         self._tending: asyncio.Task[None] | None = None
 
     async def fill(self, count: int) -> int:
@@ -50,7 +52,7 @@ class Pool:
 
     async def open(self) -> Connection:
         """Return a new connection, lent at once. Raises `OSError`."""
-        connection = await open_connection(self._host, self._port, self._clock)
+        connection = await open_connection(self._host, self._port, self._clock, self._turns)
         self._open.add(connection)
         connection.gone.add_done_callback(lambda _: self._open.discard(connection))
         return connection

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -14,9 +15,10 @@ from harness import __version__
 from harness.environment import git_commit, host_facts
 from harness.evidence import Exercise, Triple, contradictions, examine
 from harness.plan.document import plan_document
-from harness.plan.planned import Plan, PlannedRun
-from harness.play import play_on
+from harness.plan.planned import Plan, PlannedArm, PlannedRun
+from harness.play import Played, play_on
 from harness.question import Question, question_of
+from harness.request_body import Asking
 from harness.schedule import ClosedLoop
 from results.records import RequestRecord
 from results.store import create_sweep, write_run, write_sweep
@@ -27,12 +29,17 @@ _UNCERTIFIED = {
     "virtual": "virtual time: the client takes none, so there is nothing to certify",
     "monotonic": "this version does not certify its client",
 }
+_REQUEST_TIMEOUT_S = 1800.0  # an engine that hangs must not hang the sweep
 # Gauges, not totals: their value at the end counts, not the difference over the run.
 _GAUGES = frozenset({"peak_running"})
 
 
 class SweepProgress(Protocol):
     """Who wants to know how far the sweep is."""
+
+    def starting(self, arm: PlannedArm) -> None:
+        """Note that an engine is being started, which may take minutes."""
+        ...
 
     def started(self, run: PlannedRun, requests: int) -> None:
         """Note that `run` begins, with so many requests."""
@@ -55,6 +62,8 @@ class Outcome:
     status: str
     reason: str | None
     facts: dict[str, Any]  # what only the run itself could tell, for its manifest
+    notes: tuple[str, ...] = ()
+    engine_died: bool = False
 
 
 class Sweep:
@@ -91,19 +100,34 @@ class Sweep:
     def _run_group(
         self, runs: list[PlannedRun], progress: SweepProgress
     ) -> Iterator[tuple[PlannedRun, Outcome]]:
-        """Yield the runs of one server start with what came of them."""
-        arm, done = runs[0].arm, 0
-        try:
-            with self._adapters[arm.engine].start(arm.settings) as endpoint:
-                for run in runs:
-                    question = self._question(run)
-                    progress.started(run, question.requests)
-                    yield run, self._ask(run, question, endpoint, progress.answered)
-                    done += 1
-        except EngineError as error:  # ends the runs of this start, not the sweep
-            reason = "; ".join([str(error), *getattr(error, "__notes__", [])])
-            for run in runs[done:]:
-                yield run, Outcome(records=[], status="failed", reason=reason, facts={})
+        """Yield the runs of one server start with what came of them.
+
+        An engine that dies in a run ends that run; the others get a new start.
+        """
+        left = list(runs)
+        while left:
+            asked = False
+            try:
+                with self._started(left[0].arm, left[0].block, progress) as endpoint:
+                    while left and not asked:
+                        run, question, asked = left[0], self._question(left[0]), True
+                        progress.started(run, question.requests)
+                        outcome = self._ask(run, question, endpoint, progress.answered)
+                        left.pop(0)
+                        asked = outcome.engine_died
+                        yield run, outcome
+            except EngineError as error:
+                ended = left[:1] if asked else left  # one that does not start, starts for nobody
+                left = left[len(ended) :]
+                for run in ended:
+                    yield run, Outcome(records=[], status="failed", reason=_words(error), facts={})
+
+    def _started(
+        self, arm: PlannedArm, block: int, progress: SweepProgress
+    ) -> AbstractContextManager[Endpoint]:
+        progress.starting(arm)
+        log = self._directory / "logs" / f"{arm.label}.{arm.name}.block{block}.log"
+        return self._adapters[arm.engine].start(replace(arm.settings, log_path=log))
 
     def _ask(
         self,
@@ -117,9 +141,19 @@ class Sweep:
         endpoint.reset()
         before = endpoint.counters()
         started = datetime.now(UTC)
-        played = play_on(endpoint, schedule, question.conversations, answered)
+        asking = Asking(seed=run.seed % 2**31, timeout_s=_REQUEST_TIMEOUT_S)
+        played = play_on(endpoint, schedule, question.conversations, answered, asking)
         records = played.records
-        counters = difference(before, endpoint.counters())
+        try:
+            counters = difference(before, endpoint.counters())
+        except EngineError as error:
+            return Outcome(
+                records=records,
+                status="failed",
+                reason=_words(error),
+                facts=_told(endpoint, played, started),
+                engine_died=True,
+            )
         engine_facts = dict(endpoint.facts())
         ceiling = self._ceiling(run, question, int(engine_facts["block_size"]))
         exercise = Exercise(
@@ -130,18 +164,15 @@ class Sweep:
         triples = examine(run.arm.settings, endpoint.effective(), counters, exercise)
         status, reason = _judge(records, triples, self._plan.spec.max_failed_share)
         facts = {
-            "engine_version": endpoint.engine_version,
-            "engine_kind": endpoint.engine_kind,
-            "clock": played.clock,
-            "clock_origin_ns": played.origin_ns,
-            "started": started.isoformat(timespec="seconds"),
-            "certificate": {"verdict": None, "reasons": [_UNCERTIFIED[played.clock]]},
+            **_told(endpoint, played, started),
             "evidence": {toggle: asdict(triple) for toggle, triple in triples.items()},
             "counters": asdict(counters),
             "prefix_hit_ceiling": ceiling,
             "facts": engine_facts,
         }
-        return Outcome(records=records, status=status, reason=reason, facts=facts)
+        return Outcome(
+            records=records, status=status, reason=reason, facts=facts, notes=played.notes
+        )
 
     def _question(self, run: PlannedRun) -> Question:
         """Return what the run asks; all arms of a block ask the same."""
@@ -193,11 +224,27 @@ class Sweep:
             "status": outcome.status,
             "reason": outcome.reason,
             "skipped_rows": question.skipped,
-            "notes": list(question.notes),
+            "notes": [*question.notes, *outcome.notes],
             "slo": spec.slo.facts(),
             "max_failed_share": spec.max_failed_share,
             "price_per_gpu_hour": spec.price_per_gpu_hour,
         }
+
+
+def _told(endpoint: Endpoint, played: Played, started: datetime) -> dict[str, Any]:
+    """Return what is known of any run that was played."""
+    return {
+        "engine_version": endpoint.engine_version,
+        "engine_kind": endpoint.engine_kind,
+        "clock": played.clock,
+        "clock_origin_ns": played.origin_ns,
+        "started": started.isoformat(timespec="seconds"),
+        "certificate": {"verdict": None, "reasons": [_UNCERTIFIED[played.clock]]},
+    }
+
+
+def _words(error: EngineError) -> str:
+    return "; ".join([str(error), *getattr(error, "__notes__", [])])
 
 
 def difference(before: ServerCounters, after: ServerCounters) -> ServerCounters:

@@ -31,6 +31,7 @@ class Comparison:
     n_blocks: int
     ratio: Ratio | None  # None: a value is absent or 0, so there is no ratio
     alike: bool  # blocks without any difference: nothing was drawn, they are one
+    windows_differ: bool  # a whole run against a steady part: not judged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +52,10 @@ def effects(
     """Return the effects of every engine × workload × load, and notes on what was withheld.
 
     `runs` are rows with `engine`, `label`, `arm`, `block`, `seed`, `workload`, `load`, `status`,
-    `flipped`, `clock`, and `values`: metric name → value. Only runs of status ok are compared, and
-    only with the baseline's run of the same block and seed: those were asked the very same. In the
-    design `leave-one-out`, an arm that leaves out one flip is compared with the arm that has all.
+    `flipped`, `clock`, `window`, and `values`: metric name → value. Only runs of status ok are
+    compared, and only with the baseline's run of the same block and seed: those were asked the very
+    same. In the design `leave-one-out`, an arm that leaves out one flip is compared with the arm
+    that has all.
     """
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
@@ -65,7 +67,7 @@ def effects(
             verdicts = {key: v for key, v in verdicts.items() if key[0] == CONTROL}
         elif verdicts and all(c.arm != CONTROL for c in comparisons):
             notes.append(f"{_place(group[0])}: no {CONTROL} to hold the verdicts against")
-        notes += _alike_notes(group[0], comparisons)
+        notes += _alike_notes(group[0], comparisons) + _window_notes(group[0], comparisons)
         rows += [_row(group[0], c, verdicts, p_values) for c in comparisons]
     return rows, notes
 
@@ -149,7 +151,23 @@ def _compare(
         n_blocks=1 if alike else len(pairs),
         ratio=ratio,
         alike=alike,
+        windows_differ=any(_window_kind(base) != _window_kind(run) for base, run in pairs),
     )
+
+
+def _window_kind(run: Row) -> str | None:
+    return (run.get("window") or {}).get("kind")
+
+
+def _window_notes(run: Row, comparisons: Sequence[Comparison]) -> list[str]:
+    """Return a note where ramp and drain are in the figures of one side only."""
+    arms = list(dict.fromkeys(c.arm for c in comparisons if c.windows_differ))
+    if not arms:
+        return []
+    note = (
+        f"{_place(run)}: no verdicts for {', '.join(arms)}: some of their blocks set a whole run, "
+    )
+    return [note + "ramp and drain included, against a steady window; ask for more requests"]
 
 
 def _alike(
@@ -239,7 +257,7 @@ def _verdicts(
     judged = {
         (c.arm, c.metric): c
         for c in comparisons
-        if c.metric in primary and c.n_blocks >= VERDICT_BLOCKS
+        if c.metric in primary and c.n_blocks >= VERDICT_BLOCKS and not c.windows_differ
     }
     raw = {key: c.ratio.p_value for key, c in judged.items() if c.ratio is not None}
     told = {key: p_value for key, p_value in raw.items() if p_value is not None}

@@ -76,8 +76,8 @@ def _panel(rows: Mapping[str, list[Mapping[str, Any]]]) -> Panel:
     )
 
 
-def _size(load: Mapping[str, Any]) -> tuple[str, float]:
-    return load["mode"], load.get("value") or 0.0
+def _size(load: Mapping[str, Any]) -> tuple[str, float, float]:
+    return load["mode"], load.get("value") or 0.0, load.get("requests") or 0.0
 
 
 def panel_key(row: Mapping[str, Any]) -> str:

@@ -69,7 +69,7 @@ class FakeEngine:
     """An adapter whose answers are given; it can start nothing."""
 
     name: str = "embedded"
-    version: str = "1.0"
+    installed: str = "1.0"
     engine_kind: str = "simulated"
     refused: Mapping[str, EngineError] = field(default_factory=dict)  # toggle=label → why
     dragged: Mapping[str, Mapping[str, ToggleValue]] = field(default_factory=dict)
@@ -84,6 +84,9 @@ class FakeEngine:
         for toggle, value in settings.toggles.items():
             found |= self.dragged.get(f"{toggle}={value.label}", {})
         return found
+
+    def version_of(self, settings: EngineSettings) -> str | None:
+        return self.installed
 
     def launch_line(self, settings: EngineSettings) -> list[str]:
         toggles = [f"--{toggle}={value.label}" for toggle, value in settings.toggles.items()]

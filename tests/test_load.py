@@ -16,7 +16,7 @@ import pytest
 from adapters import ENGINES
 from adapters.base import EngineAdapter
 from harness.plan.make import make_plan
-from harness.plan.planned import PlannedRun
+from harness.plan.planned import PlannedArm, PlannedRun
 from harness.spec import load_sweep
 from harness.sweep import Sweep
 from results.analysis import summarize
@@ -65,6 +65,8 @@ def server() -> Iterator[str]:
 
 
 class Quiet:
+    def starting(self, arm: PlannedArm) -> None: ...
+
     def started(self, run: PlannedRun, requests: int) -> None: ...
 
     def answered(self, record: RequestRecord) -> None: ...

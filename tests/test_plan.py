@@ -96,7 +96,7 @@ def test_a_key_names_what_the_records_depend_on(tmp_path: Path) -> None:
     assert base < {run.key for run in plan(tmp_path, blocks="4").runs}
     assert base < {run.key for run in plan(tmp_path, toggles="[paged_kv]").runs}
     for other in (
-        plan(tmp_path, FakeEngine(version="1.1")),
+        plan(tmp_path, FakeEngine(installed="1.1")),
         plan(tmp_path, base="{max_num_seqs: 7}"),
         plan(tmp_path, base="{paged_kv: off}"),
         plan(tmp_path, load="[{concurrency: 4, requests: 41}]"),

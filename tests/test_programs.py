@@ -84,6 +84,15 @@ def test_the_version_is_read_without_starting_anything(venv: Path) -> None:
     assert installed_version(("wrapper",), ("engine_cpu",)) is None
 
 
+def test_a_link_to_a_program_leads_to_its_version(venv: Path, tmp_path: Path) -> None:
+    """A program that was linked into a folder of PATH is still that environment's."""
+    link = tmp_path / "bin" / "engine"
+    link.parent.mkdir()
+    link.symlink_to(venv / "bin" / "engine")
+
+    assert installed_version((str(link),), ("engine_cpu",)) == ("engine_cpu", "1.2.3")
+
+
 def test_an_engine_gets_an_environment_of_its_own(
     venv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

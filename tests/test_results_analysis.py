@@ -93,7 +93,8 @@ def test_a_summary_has_the_agreed_form(tmp_path: Path) -> None:
         "window", "counts", "gpus", "skipped_rows", "notes",
     } <= set(run)  # fmt: skip
     assert set(run["metrics"]) == {*DISTRIBUTIONS, *SCALARS, "failures"}
-    assert run["counts"] == {"sent": 12, "measured": 10, "ok": 12, "failed": 0}
+    counts = {"sent": 12, "measured": 10, "ok": 12, "failed": 0}
+    assert {**run["counts"], **counts} == run["counts"]
     assert run["window"]["kind"] == "steady"
     assert set(summary["arms"][0]) == {
         "engine", "label", "arm", "workload", "load", "n_blocks", "status", "reason", "gpus",
@@ -102,7 +103,7 @@ def test_a_summary_has_the_agreed_form(tmp_path: Path) -> None:
     assert set(summary["effects"][0]) == {
         "engine", "label", "arm", "toggle", "value", "implied", "ratio_of", "workload", "load",
         "metric", "unit", "baseline", "treated", "ratio", "low", "high", "p_adjusted", "n_blocks",
-        "verdict",
+        "verdict", "others_flipped",
     }  # fmt: skip
 
 
@@ -296,3 +297,15 @@ def test_each_request_s_latencies_come_with_the_summary(tmp_path: Path) -> None:
     frame = analysis.requests[key_of("baseline", 0)]
     assert frame["tpot_ms"].tolist() == pytest.approx([20.0] * 12)
     assert frame["measured"].sum() == 10
+
+
+def test_a_sweep_of_which_nothing_is_ok_says_so(tmp_path: Path) -> None:
+    """Not one run is there: the note is the first thing to know of it."""
+    none, some = (
+        summarize(store_sweep(tmp_path / name, stored=stored))
+        for name, stored in (("none", 0), ("some", 1))
+    )
+
+    assert "nothing could be measured: no run is ok" in none["notes"]
+    assert "the sweep is not complete: 0 of 15 runs are there" in none["notes"]
+    assert "nothing could be measured: no run is ok" not in some["notes"]

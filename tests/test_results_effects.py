@@ -401,3 +401,22 @@ def test_other_designs_compare_every_arm_with_the_baseline() -> None:
         "all": pytest.approx(0.6), "no-pc": pytest.approx(0.9), "no-fp8": pytest.approx(2.0)
     }  # fmt: skip
     assert not any(e["others_flipped"] for e in found)
+
+
+def test_a_whole_run_against_a_steady_window_is_not_judged() -> None:
+    """Ramp and drain in one of the two figures are no effect of the toggle: a ratio, no verdict."""
+    runs = [
+        {**run, "window": {"kind": "steady"}}
+        for run in [*BASE, *AGAIN, *arm("pc=off", 0.5, flipped=OFF)]
+    ]
+    fine, fine_notes = effects(runs)
+    runs[-1]["window"] = {"kind": "whole-run"}
+
+    mixed, notes = effects(runs)
+
+    verdicts = [{e["verdict"] for e in found if e["arm"] == "pc=off"} for found in (fine, mixed)]
+    assert "BETTER" in verdicts[0]
+    assert verdicts[1] == {None}
+    assert fine_notes == []
+    (note,) = notes
+    assert note.startswith("embedded, chat, concurrency 2: no verdicts for pc=off: some of their")

@@ -158,11 +158,11 @@ def queued_ns(pid: int | str) -> int:
 
 
 def test_a_load_over_http_has_the_figures_of_the_virtual_run() -> None:
-    """TTFT, TPOT and throughput within 3 %, and the same prefix hits.
+    """TTFT, TPOT and throughput within 3 % in one of four tries; the same prefix hits in each.
 
-    Only a machine that has room for server and client can show it: where one of them waited for a
-    core for more than 3 % of the time, another try is made, and none at all is no failure. That
-    the driver itself is exact is shown on virtual time, in test_real_time.py.
+    Only a machine with room for server and client can show it: where they waited for a core in all
+    tries but one, to miss is no failure. That the driver itself is exact is shown on virtual time,
+    in test_real_time.py.
     """
     workload = SharedPrefix(
         name="w",
@@ -174,6 +174,7 @@ def test_a_load_over_http_has_the_figures_of_the_virtual_run() -> None:
     schedule = ClosedLoop(concurrency=4, ramp_ns=600_000_000)
     expected = play_virtually(served_settings(gpu="l40s"), schedule, asked)
 
+    missed = []
     for _ in range(4):
         with serving(gpu="l40s") as process:
             url = url_of(process)
@@ -183,8 +184,12 @@ def test_a_load_over_http_has_the_figures_of_the_virtual_run() -> None:
         assert [one.cached_prompt_tokens for one in seen] == [
             one.cached_prompt_tokens for one in expected
         ]
-        waited_ns = max(end - start for end, start in zip(after, before, strict=True))
-        if waited_ns < 0.03 * (ended_ns - begun_ns):
-            assert medians(seen) == pytest.approx(medians(expected), rel=0.03)
+        off = medians(seen) / medians(expected) - 1
+        if np.abs(off).max() <= 0.03:
             return
-    pytest.skip("others kept the machine busy during all four tries")
+        waited_ns = max(end - start for end, start in zip(after, before, strict=True))
+        if waited_ns < 0.01 * (ended_ns - begun_ns):
+            missed.append(off)
+    if len(missed) > 1:
+        pytest.fail(f"TTFT, TPOT and throughput were off by {missed}")
+    pytest.skip("others kept the machine busy")

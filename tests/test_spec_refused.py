@@ -58,8 +58,8 @@ BOT = "{kind: shared-prefix, prefix_tokens: 1, suffix_tokens: 1, output_tokens: 
         ("engines", "[{engine: url, url: x}]", "engines[0].engine: 'url' is not in this version"),
         (
             "engines",
-            "[{engine: embedded, runtime: {venv: x}}]",
-            "engines[0].runtime: this key is not in this version yet",
+            "[{engine: embedded, url: x}]",
+            "engines[0].url: this key is not in this version yet",
         ),
         ("engines", "[embedded, embedded]", "engines[1]: 'embedded' is the label of engines[0]"),
         ("base", "engine-defaults", "base: 'engine-defaults' is not in this version yet"),

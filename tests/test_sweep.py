@@ -15,7 +15,7 @@ from adapters import ENGINES
 from adapters.base import EngineAdapter, EngineError, EngineSettings, ToggleValue
 from adapters.embedded.adapter import EmbeddedAdapter, EmbeddedEndpoint
 from harness.plan.make import make_plan
-from harness.plan.planned import Plan, PlannedRun
+from harness.plan.planned import Plan, PlannedArm, PlannedRun
 from harness.spec import load_sweep
 from harness.sweep import Sweep
 from results.analysis import summarize
@@ -51,6 +51,9 @@ class Quiet:
     def __init__(self, interrupt_after: int | None = None) -> None:
         self._left = interrupt_after
         self.statuses: list[str] = []
+
+    def starting(self, arm: PlannedArm) -> None:
+        assert arm.reason is None
 
     def started(self, run: PlannedRun, requests: int) -> None:
         assert requests > 0

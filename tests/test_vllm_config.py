@@ -8,7 +8,7 @@ import pytest
 
 from adapters.base import BASELINE, ToggleValue
 from adapters.server_metrics import ServerMetrics
-from adapters.vllm_config import counters, effective, facts, said
+from adapters.vllm_config import effective_labels, said_by, sizes_of, totals_of
 
 ASKED = {**BASELINE, "tensor_parallel": ToggleValue("1")}
 CONFIG: dict[str, dict[str, Any] | None] = {
@@ -45,12 +45,12 @@ def config(section: str, **changes: Any) -> dict[str, Any]:
 
 def label(info: Any, toggle: str, asked: str | ToggleValue, log: str = "") -> str | None:
     value = asked if isinstance(asked, ToggleValue) else ToggleValue(asked)
-    return effective(said(info, NO_METRICS, log), {**ASKED, toggle: value}).get(toggle)
+    return effective_labels(said_by(info, NO_METRICS, log), {**ASKED, toggle: value}).get(toggle)
 
 
 def test_a_server_that_follows_the_baseline_says_the_same() -> None:
     """The resolved configuration of the common baseline gives its labels back."""
-    told = effective(said({"vllm_config": CONFIG}, NO_METRICS, ""), ASKED)
+    told = effective_labels(said_by({"vllm_config": CONFIG}, NO_METRICS, ""), ASKED)
 
     auto = {"block_size": "16"}
     assert told == {name: value.label for name, value in ASKED.items()} | auto
@@ -87,7 +87,7 @@ def test_a_quantization_that_was_asked_for_is_read_back() -> None:
     assert label(config("model_config", quantization="fp8"), "quantization", "fp8") == "fp8"
     assert label(config("model_config"), "quantization", "fp8") == "none"
     assert label(awq, "quantization", "none") == "none"
-    assert facts(said(awq, NO_METRICS, ""))["checkpoint_quantization"] == "awq"
+    assert sizes_of(said_by(awq, NO_METRICS, ""))["checkpoint_quantization"] == "awq"
 
 
 def test_speculation_is_read_back_with_its_options() -> None:
@@ -121,9 +121,9 @@ def test_without_the_configuration_series_and_log_speak() -> None:
         'vllm:cache_config_info{block_size="32",enable_prefix_caching="False",'
         'num_gpu_blocks="10"} 1.0'
     )
-    server = said(None, metrics, LOG)
+    server = said_by(None, metrics, LOG)
 
-    told = effective(server, ASKED)
+    told = effective_labels(server, ASKED)
 
     assert told == {
         "prefix_caching": "off",
@@ -136,23 +136,23 @@ def test_without_the_configuration_series_and_log_speak() -> None:
         "tensor_parallel": "2",
         "block_size": "32",
     }
-    assert facts(server)["kv_tokens"] == 320
-    assert facts(server)["step_tokens"] is None
+    assert sizes_of(server)["kv_tokens"] == 320
+    assert sizes_of(server)["step_tokens"] is None
 
 
 def test_a_server_that_says_nothing_is_not_made_to_say_anything() -> None:
     """Only that vLLM pages its KV is known of any vLLM."""
-    assert effective(said(None, NO_METRICS, ""), ASKED) == {"paged_kv": "on"}
+    assert effective_labels(said_by(None, NO_METRICS, ""), ASKED) == {"paged_kv": "on"}
 
 
 def test_of_two_words_the_one_against_us_counts() -> None:
     """A server whose series contradicts its configuration is not believed."""
     metrics = ServerMetrics('vllm:cache_config_info{enable_prefix_caching="False"} 1.0')
-    server = said({"vllm_config": CONFIG}, metrics, "")
+    server = said_by({"vllm_config": CONFIG}, metrics, "")
 
-    assert effective(server, ASKED)["prefix_caching"] == "off"
+    assert effective_labels(server, ASKED)["prefix_caching"] == "off"
     off = {**ASKED, "prefix_caching": ToggleValue("off")}
-    assert effective(server, off)["prefix_caching"] == "on"
+    assert effective_labels(server, off)["prefix_caching"] == "on"
 
 
 SCRAPE = """
@@ -176,7 +176,7 @@ vllm:iteration_tokens_total_bucket{{le="+Inf"}} 100.0
 )
 def test_counters_are_found_under_their_old_names_too(prefix: str, later: str) -> None:
     """Names changed over versions; what is counted did not."""
-    seen = counters(ServerMetrics(SCRAPE.format(prefix=prefix, later=later, sum=1127)), 512)
+    seen = totals_of(ServerMetrics(SCRAPE.format(prefix=prefix, later=later, sum=1127)), 512)
 
     assert (seen.prompt_tokens, seen.cached_prompt_tokens, seen.output_tokens) == (2443, 1536, 220)
     assert seen.looked_up_prompt_tokens == 2443
@@ -190,9 +190,9 @@ def test_steps_that_count_cached_tokens_prove_no_split_prefill() -> None:
     """Where a step's tokens hold what the cache gave, a large step may have been computed whole."""
     text = SCRAPE.format(prefix="", later="inter_token_latency", sum=2663)
 
-    assert counters(ServerMetrics(text), 512).split_prefills_at_least is None
+    assert totals_of(ServerMetrics(text), 512).split_prefills_at_least is None
     assert (
-        counters(ServerMetrics(text.replace("2663", "1127")), None).split_prefills_at_least is None
+        totals_of(ServerMetrics(text.replace("2663", "1127")), None).split_prefills_at_least is None
     )
 
 
@@ -204,14 +204,14 @@ def test_speculation_counts_drafts_and_what_was_kept() -> None:
         "vllm:spec_decode_num_accepted_tokens_total 100.0\n"
     )
 
-    seen = counters(ServerMetrics(text), 512)
+    seen = totals_of(ServerMetrics(text), 512)
 
     assert (seen.verify_steps, seen.drafted_tokens, seen.accepted_tokens) == (56, 137, 100)
 
 
 def test_a_server_without_statistics_counts_nothing() -> None:
     """Not even that nothing was drafted."""
-    seen = counters(ServerMetrics("python_info 1.0"), 512)
+    seen = totals_of(ServerMetrics("python_info 1.0"), 512)
 
     assert seen.drafted_tokens is seen.prompt_tokens is seen.sequence_steps is None
     assert seen.split_prefills_at_least is None

@@ -471,3 +471,23 @@ def test_a_description_reads_no_file() -> None:
     replay = TraceReplay(name="chat", format="mooncake", path=Path("far/conv.jsonl"), limit=1_000)
     line = "chat: trace conv.jsonl (mooncake, 512-token blocks), first 1000 rows"
     assert replay.describe() == line
+
+
+def test_blocks_shrink_where_a_smaller_size_is_asked(tmp_path: Path) -> None:
+    """512-token blocks replayed as 16: prompts are 1/32 as long and share the same blocks."""
+    path = tmp_path / "long.jsonl"
+    path.write_text(
+        '{"timestamp": 0, "input_length": 1300, "output_length": 5, "hash_ids": [1, 2, 3]}\n'
+        '{"timestamp": 9, "input_length": 10, "output_length": 5, "hash_ids": [1]}\n'
+        '{"timestamp": 9, "input_length": 1536, "output_length": 5, "hash_ids": [1, 2, 4]}\n',
+        encoding="utf-8",
+    )
+
+    drawn = TraceReplay(name="t", format="mooncake", path=path, block_tokens=16).draw(
+        requests=None, seed=0, max_model_len=4096
+    )
+
+    prompts = [one.turns[0].prompt for one in drawn.conversations]
+    assert [sum(part.tokens for part in prompt) for prompt in prompts] == [32 + 9, 1, 48]
+    assert prompts[0][:2] == prompts[2][:2]
+    assert any("each block of 512 tokens is one of 16 here" in note for note in drawn.notes)

@@ -14,7 +14,7 @@ from workloads.lines import Fault
 from workloads.trace_formats import FORMATS, NANOSECONDS, TraceFormat
 from workloads.trace_notes import trace_notes
 from workloads.trace_prompts import row_prompts
-from workloads.trace_rows import TraceRow, TraceRows, read_rows
+from workloads.trace_rows import TraceRow, TraceRows, read_rows, shrink
 
 _NAMED_FAULTS = 5
 
@@ -31,7 +31,7 @@ class TraceReplay:
     name: str
     format: str  # one of `FORMATS`
     path: Path
-    block_tokens: int | None = None  # tokens an id stands for; None: the format's own
+    block_tokens: int | None = None  # tokens an id stands for; None: the format's own size
     time_unit: str | None = None  # of a field named `timestamp`; None: the format's own
     over_length: Literal["skip", "refuse"] = "skip"  # rows longer than the context
     bad_rows: Literal["skip", "refuse"] = "refuse"  # lines that hold no request
@@ -79,7 +79,7 @@ class TraceReplay:
         return Drawn(
             conversations=_conversations(rows, prompts),
             skipped=dict(skipped),
-            notes=trace_notes(read, rows, form),
+            notes=(*trace_notes(read, rows, form), *self._shrink_notes(read)),
         )
 
     def replayable(self, max_model_len: int) -> int:
@@ -100,6 +100,12 @@ class TraceReplay:
         limit = f", first {self.limit} rows" if self.limit else ""
         return f"{self.name}: trace {self.path.name} ({self.format}{blocks}){limit}"
 
+    def _shrink_notes(self, read: TraceRows) -> tuple[str, ...]:
+        if read.shrunk_from_tokens is None:
+            return ()
+        sizes = f"each block of {read.shrunk_from_tokens} tokens is one of {self.block_tokens} here"
+        return (f"{self.path.name}: prompts are shrunk: {sizes}",)
+
     def _form(self) -> TraceFormat:
         """Return the format with this trace's own options."""
         form = FORMATS[self.format]
@@ -109,9 +115,24 @@ class TraceReplay:
             time_unit=self.time_unit or form.time_unit,
         )
 
+    def _shrunk(self, read: TraceRows, form: TraceFormat) -> TraceRows:
+        """Return `read`, or the file's rows with each of its blocks shrunk to `block_tokens`.
+
+        Shrunk where the ids do not fit the lengths at `block_tokens`, and all do at the format's
+        own size: so that long prompts fit a small context, and share what they shared.
+        """
+        own, asked = FORMATS[self.format].block_tokens, self.block_tokens
+        if own is None or asked is None or own == asked or not _mismatched(read):
+            return read
+        whole = read_rows(self.path, replace(form, block_tokens=own))
+        if _mismatched(whole):
+            return read
+        rows = [shrink(row, own, asked) for row in whole.rows]
+        return replace(whole, rows=rows, shrunk_from_tokens=own)
+
     def _read(self, form: TraceFormat) -> TraceRows:
         """Return what the file holds; refuse its bad lines unless they are to be skipped."""
-        read = read_rows(self.path, form)
+        read = self._shrunk(read_rows(self.path, form), form)
         if read.faults and self.bad_rows == "refuse":
             error = self._refusal(read.faults, "bad_rows: skip")
             if not read.rows:
@@ -207,3 +228,7 @@ def _conversations(
         )
         for row, prompt in zip(rows, prompts, strict=True)
     )
+
+
+def _mismatched(read: TraceRows) -> bool:
+    return any(fault.reason == "blocks_mismatch" for fault in read.faults)

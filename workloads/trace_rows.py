@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
@@ -58,6 +58,17 @@ class TraceRows:
     rows: list[TraceRow]
     faults: list[Fault]
     linked_by: str | None  # the field, if any, that makes rows turns of one chat
+    shrunk_from_tokens: int | None = None  # a block's size in the file, where prompts were shrunk
+
+
+def shrink(row: TraceRow, own_tokens: int, block_tokens: int) -> TraceRow:
+    """Return `row` with its blocks of `own_tokens` shrunk to `block_tokens`, the last as well."""
+    if row.hash_ids is None:
+        return row
+    full = len(row.hash_ids) - 1
+    last = row.input_tokens - full * own_tokens
+    shrunk = full * block_tokens + -(-last * block_tokens // own_tokens)
+    return replace(row, input_tokens=shrunk)
 
 
 def read_rows(path: Path, form: TraceFormat) -> TraceRows:

@@ -70,12 +70,15 @@ class EmbeddedAdapter:
     """Starts the embedded engine. Knows the toggles; knows nothing of load or latency."""
 
     name = "embedded"
-    version = VERSION
     engine_kind = "simulated"
 
     def check(self, settings: EngineSettings) -> None:
         """Raise `EngineError` for what does not fit, its subclass for what is not offered."""
         engine_config(settings)
+
+    def version_of(self, settings: EngineSettings) -> str | None:  # noqa: ARG002  the same for all
+        """Return the version of the embedded engine."""
+        return VERSION
 
     def implied(self, settings: EngineSettings) -> Mapping[str, ToggleValue]:
         """Return what the values drag along: without paged blocks no prefix can be shared."""

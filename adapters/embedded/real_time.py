@@ -238,7 +238,7 @@ class RealTimeEngine:
 
     def _may_come(self, begun: _Undecided) -> bool:
         """Whether anybody that is welcome has not come yet."""
-        return begun.welcome is None or bool(self._turning - self._expected.keys())
+        return begun.welcome is None or bool(self._turning)
 
     async def _step(self, start_ns: int) -> None:
         """Run the step that starts at `start_ns`, until its end."""

@@ -28,18 +28,18 @@ def engine_arms(
     An arm that the engine cannot follow or that does not fit has the reason; so has one whose
     settings are those of an arm before. Raises `EngineError` when the baseline cannot start.
     """
-    asked = _settings(spec, spec.baseline)
+    asked = _settings(spec, choice, spec.baseline)
     baseline = _with_implied(adapter, asked)
     _check_baseline(spec, choice, adapter, baseline)
     arms: list[PlannedArm] = []
     for arm in arms_of(spec.design, spec.toggles):
-        settings = _with_implied(adapter, _settings(spec, {**spec.baseline, **arm.values}))
+        settings = _with_implied(adapter, _settings(spec, choice, {**spec.baseline, **arm.values}))
         arms.append(
             PlannedArm(
                 name=arm.name,
                 engine=choice.engine,
                 label=choice.label,
-                engine_version=adapter.version,
+                engine_version=adapter.version_of(settings),
                 engine_kind=adapter.engine_kind,
                 settings=settings,
                 flipped=_flips(adapter, asked, baseline, arm),
@@ -51,7 +51,9 @@ def engine_arms(
     return arms, list(_baseline_notes(choice, asked, baseline))
 
 
-def _settings(spec: SweepSpec, toggles: Mapping[str, ToggleValue]) -> EngineSettings:
+def _settings(
+    spec: SweepSpec, choice: EngineChoice, toggles: Mapping[str, ToggleValue]
+) -> EngineSettings:
     return EngineSettings(
         model=spec.model,
         gpu=spec.hardware.gpu,
@@ -62,6 +64,10 @@ def _settings(spec: SweepSpec, toggles: Mapping[str, ToggleValue]) -> EngineSett
         max_num_seqs=spec.max_num_seqs,
         max_batched_tokens=spec.max_batched_tokens,
         memory_utilization=spec.memory_utilization,
+        extra_args=choice.extra_args,
+        env=choice.env,
+        runtime=choice.runtime,
+        start_timeout_s=choice.start_timeout_s,
     )
 
 

@@ -7,7 +7,7 @@ dataclasses. Toggles are read apart (`spec_toggles`), since their values depend 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -18,6 +18,7 @@ from pydantic import (
     Field,
     Tag,
     ValidationInfo,
+    model_validator,
 )
 
 from harness.spec.field_models import (
@@ -41,7 +42,7 @@ from harness.spec.problems import shown
 from workloads.trace_formats import FORMATS, NANOSECONDS
 
 LISTS = ("engines", "workloads", "load")  # the sections of `Lists`
-LATER_ENGINES = ("vllm", "sglang", "tensorrt-llm", "url")
+LATER_ENGINES = ("sglang", "tensorrt-llm", "url")
 
 
 class SharedPrefixForm(Form):
@@ -190,7 +191,7 @@ AnyLoad = Annotated[
 ]
 
 
-LATER_ENGINE_KEYS = ("runtime", "extra_args", "env", "start_timeout", "url", "model")
+LATER_ENGINE_KEYS = ("url", "model")
 
 
 def _known_engine(name: str, info: ValidationInfo) -> str:
@@ -199,15 +200,32 @@ def _known_engine(name: str, info: ValidationInfo) -> str:
     return name
 
 
+class RuntimeForm(Form):
+    """Where the engine's program is: one of `path`, `venv`, `command`."""
+
+    path: Text | None = None
+    venv: Text | None = None
+    command: Annotated[tuple[Text, ...], Field(min_length=1, strict=False)] | None = None
+    docker: NotYet = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        given = [name for name in ("path", "venv", "command") if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none of them"
+            raise ValueError(f"expected one of path, venv and command; found {found}")
+        return self
+
+
 class Engine(Form):
     """One engine of the sweep; the embedded one needs no more than its name."""
 
     engine: Annotated[str, AfterValidator(_known_engine)]
     label: Name | None = None
-    runtime: NotYet = None
-    extra_args: NotYet = None
-    env: NotYet = None
-    start_timeout: NotYet = None
+    runtime: RuntimeForm | None = None
+    extra_args: Annotated[tuple[Text, ...], Field(strict=False)] | None = None
+    env: dict[str, Text] | None = None
+    start_timeout: SomeTime | None = None
     url: NotYet = None
     model: NotYet = None
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from adapters.base import ToggleValue
+from adapters.runtime import Runtime
 from harness.spec.designs import design_fault
 from harness.spec.errors import validated
 from harness.spec.field_models import MOST_LETTERS
 from harness.spec.lists import Asked, WorkloadChoice, read_asked
 from harness.spec.load import Load
-from harness.spec.models import LISTS, Lists, Sweep
+from harness.spec.models import LISTS, Engine, Lists, RuntimeForm, Sweep
 from harness.spec.problems import Place, Problem, line_of, spec_error, written
 from harness.spec.toggles import (
     ToggleChoice,
@@ -26,6 +27,7 @@ from harness.spec.toggles import (
 )
 from harness.spec.yaml_source import Source, read_source
 
+_START_TIMEOUT_NS = 900 * 10**9  # a large model loads for minutes
 Design = Literal["one-at-a-time", "leave-one-out", "pairs", "full"]
 
 
@@ -43,6 +45,10 @@ class EngineChoice:
 
     engine: str
     label: str
+    runtime: Runtime | None = None  # None: the adapter looks for its program itself
+    extra_args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    start_timeout_s: float = _START_TIMEOUT_NS / 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +143,29 @@ def _name_of(path: Path) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("._-")[:MOST_LETTERS] or "sweep"
 
 
+def _engine_choice(form: Engine, folder: Path) -> EngineChoice:
+    return EngineChoice(
+        engine=form.engine,
+        label=form.label or form.engine,
+        runtime=None if form.runtime is None else _runtime(form.runtime, folder),
+        extra_args=form.extra_args or (),
+        env=form.env or {},
+        start_timeout_s=(form.start_timeout or _START_TIMEOUT_NS) / 1e9,
+    )
+
+
+def _runtime(form: RuntimeForm, folder: Path) -> Runtime:
+    """Return where the program is; a path is looked for beside the sweep file first."""
+
+    def found(text: str | None) -> Path | None:
+        if text is None:
+            return None
+        beside = folder / Path(text).expanduser()
+        return (beside if beside.exists() else Path(text).expanduser()).absolute()
+
+    return Runtime(path=found(form.path), venv=found(form.venv), command=form.command or ())
+
+
 def _spec(source: Source, form: Sweep, toggles: Toggles, asked: Asked) -> SweepSpec:
     base, hardware = form.base, Hardware(gpu=form.hardware.gpu, count=form.hardware.count)
     return SweepSpec(
@@ -144,10 +173,7 @@ def _spec(source: Source, form: Sweep, toggles: Toggles, asked: Asked) -> SweepS
         name=form.name or _name_of(source.path),
         model=form.model,
         hardware=hardware,
-        engines=tuple(
-            EngineChoice(engine=choice.engine, label=choice.label or choice.engine)
-            for choice in form.engines
-        ),
+        engines=tuple(_engine_choice(choice, source.path.parent) for choice in form.engines),
         dtype=base.dtype,
         max_model_len=base.max_model_len,
         max_num_seqs=base.max_num_seqs,
