@@ -5,9 +5,10 @@ its promise when harness is interrupted twice or killed outright: the pipe to it
 the *subreaper* of all that the engine starts it finds workers that renamed themselves, went into a
 session of their own or lost their parent; a process group or a name alone would miss those.
 
-    guard.py LOG COMMAND…    stdin:  `stop SECONDS`, or its end      stdout: `started PID`,
-                                                                             `failed REASON`,
-                                                                             `ended CODE [LEFT…]`
+    guard.py LOG FOLDER COMMAND…    stdin: `stop SECONDS`, or its end
+                                    stdout: `started PID`, `failed REASON`, `ended CODE [LEFT…]`
+
+FOLDER holds passing files of harness and engine; the guard removes it when harness cannot.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import contextlib
 import ctypes
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -98,21 +100,24 @@ class _Guard:
         )
         _tell(f"started {self._engine}")
 
-    def watch(self) -> None:
-        """Return when the engine has ended, or harness asked for its end; nothing is left then."""
+    def watch(self) -> bool:
+        """Return, with nothing left of the engine, whether harness went away before it ended."""
         grace_s: float | None = None
+        alone = False
         while self._code is None and grace_s is None:
             readable, _, _ = select.select([0, self._woken], [], [])
             if self._woken in readable:
                 grace_s = _GRACE_S if _ending(os.read(self._woken, 512)) else None
             if 0 in readable:
-                grace_s = _asked_grace_s(os.read(0, 64))
+                alone = not (order := os.read(0, 64))
+                grace_s = _GRACE_S if alone else float(order.split()[1])
             self._reap()
         if self._code is None:
             self._ask_to_end(grace_s or 0.0)
         left = self._kill()
         code = -signal.SIGKILL if self._code is None else self._code
         _tell(" ".join(map(str, ["ended", int(code), *sorted(left)])))
+        return alone
 
     def _ask_to_end(self, grace_s: float) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -174,20 +179,12 @@ def _ending(signals: bytes) -> bool:
     return bool({signal.SIGINT, signal.SIGTERM, signal.SIGHUP} & set(signals))
 
 
-def _asked_grace_s(order: bytes) -> float:
-    """Return the seconds of `stop SECONDS`; the end of the pipe means that harness is gone."""
-    try:
-        return float(order.split()[1])
-    except (IndexError, ValueError):
-        return _GRACE_S
-
-
 def _tell(line: str) -> None:
     with contextlib.suppress(BrokenPipeError):
         os.write(1, f"{line}\n".encode())
 
 
-def main(log: str, *command: str) -> None:
+def main(log: str, folder: str, *command: str) -> None:
     """Guard one engine from its start to its end."""
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -195,7 +192,8 @@ def main(log: str, *command: str) -> None:
     except OSError as error:
         _tell(f"failed {error.strerror}")
         return
-    guard.watch()
+    if guard.watch():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -27,16 +27,19 @@ class Launched:
     or interrupted again, the guard sees its pipe close and ends everything all the same.
     """
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str], log_path: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], log_path: Path, folder: Path
+    ) -> None:
         """Start `command`, its output going to the end of `log_path`.
 
-        Raises `EngineError` when it is no program that can be started.
+        `folder` is for passing files: should harness be killed, the guard removes it. Raises
+        `EngineError` when `command` is no program that can be started.
         """
         if not sys.platform.startswith("linux"):
             raise EngineError("engines can be started on Linux only; elsewhere attach to a URL")
         self.log_path = log_path
         self._guard = subprocess.Popen(  # noqa: S603  the command is the user's own
-            [sys.executable, "-I", "-S", str(_GUARD), str(log_path), *command],
+            [sys.executable, "-I", "-S", str(_GUARD), str(log_path), str(folder), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -89,7 +89,8 @@ def _first_ready(start: ServerStart, folder: Path, stack: ExitStack) -> Server:
 def _one_server(start: ServerStart, folder: Path) -> Iterator[Server]:
     port = free_port()
     command, env, target = start.command(port), start.env(folder), start.target(port)
-    processes = Launched(command, env, _empty_log(start.log_path or folder / "engine.log"))
+    log_path = _empty_log(start.log_path or folder / "engine.log")
+    processes = Launched(command, env, log_path, folder)
     grace_s = _STARTING_GRACE_S
     try:
         startup_s = wait_until_ready(processes, target, start.engine, timeout_s=start.timeout_s)

@@ -102,7 +102,12 @@ def test_results_read_no_clock_and_no_network() -> None:
 
 def test_the_instrument_never_imports_the_specimens_insides() -> None:
     """Of the embedded engine, harness uses the core's door and the adapter only."""
-    doors = {"adapters.embedded.core", "adapters.embedded.sequence", "adapters.embedded.adapter"}
+    doors = {
+        "adapters.embedded.core",
+        "adapters.embedded.sequence",
+        "adapters.embedded.adapter",
+        "adapters.embedded.server",
+    }
     for path in SOURCES:
         if path.is_relative_to(ROOT / "harness"):
             modules = {

@@ -244,10 +244,9 @@ def test_the_quickstart_is_what_the_readme_says() -> None:
     assert {key: demand.requests for key, demand in asked.items()} == {
         ("support-bot", "concurrency=1"): 20,
         ("support-bot", "concurrency=100"): 400,
-        ("chat", "concurrency=1"): 20,
-        ("chat", "concurrency=100"): 400,
+        ("chat", "concurrency=1"): 21,  # whole chats of 3 turns
+        ("chat", "concurrency=100"): 402,
     }
-    assert all(demand.steady for demand in plan.demands)
     assert plan.expected is not None
     assert plan.expected.wall_s < 60
 

@@ -34,7 +34,7 @@ def word() -> str:
 
 @contextmanager
 def started(folder: Path, *command: str, grace_s: float = 0.05) -> Iterator[Launched]:
-    processes = Launched(command, os.environ, folder / "engine.log")
+    processes = Launched(command, os.environ, folder / "engine.log", folder)
     try:
         yield processes
     finally:
@@ -67,7 +67,7 @@ def test_a_signal_that_killed_an_engine_is_told(tmp_path: Path) -> None:
 def test_what_is_no_program_is_an_error_that_names_it(tmp_path: Path) -> None:
     """A wrong path is found at once, not after a time limit."""
     with pytest.raises(EngineError, match="/nowhere/engine cannot be started: No such file"):
-        Launched(["/nowhere/engine"], os.environ, tmp_path / "log")
+        Launched(["/nowhere/engine"], os.environ, tmp_path / "log", tmp_path)
 
 
 def test_an_engine_may_end_by_itself_within_the_grace(tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def test_shared_memory_of_a_killed_engine_is_given_back(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("faults", ["never-listens,orphan,ignores-sigterm", "orphan"])
 def test_nothing_outlives_a_harness_that_is_ended(
-    kinds: tuple[signal.Signals, ...], faults: str, word: str
+    kinds: tuple[signal.Signals, ...], faults: str, word: str, tmp_path: Path
 ) -> None:
-    """Ctrl-C, once or twice, SIGTERM and kill -9 leave nothing, whether it starts or runs."""
+    """Ctrl-C, once or twice, SIGTERM and kill -9: no process and no file is left of an engine."""
     code = (
         f"import sys, time; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]\n"
         "from dataclasses import replace; from stand_in import settings\n"
@@ -156,7 +156,10 @@ def test_nothing_outlives_a_harness_that_is_ended(
         "    print('up', flush=True); time.sleep(60)\n"
     )
     harness = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert harness.stdout is not None
     if "never-listens" in faults:
@@ -173,6 +176,7 @@ def test_nothing_outlives_a_harness_that_is_ended(
 
     assert harness.returncode != 0
     assert gone_within(word, 10.0)
+    assert not list(tmp_path.iterdir())
 
 
 def test_fifty_starts_leave_nothing(tmp_path: Path, word: str) -> None:

@@ -231,12 +231,33 @@ def test_closed_and_open_loop_in_one_figure_keep_their_titles_apart() -> None:
     """The middle column is of two kinds of TTFT; its title stays off its neighbours'."""
     loads = [make_summary(), as_open_loop(make_summary())]
     parts = ("arms", "runs", "effects")
-    both = {**SIMULATED, **{part: loads[0][part] + loads[1][part] for part in parts}}
+    both = combined(
+        {**SIMULATED, **{part: loads[0][part] + loads[1][part] for part in parts}}
+    )  # long names leave narrow columns
 
     figure = drawn(both, planned(both, "effects"))
 
     assert "TTFT p50 / TTFT p50 from due" in words(figure)
     assert_no_text_on_another(figure)
+
+
+def test_long_names_of_loads_keep_inside_the_figure() -> None:
+    """Four loads with rate, requests and duration take as many lines of the legend as they need."""
+    summary = as_open_loop(only(make_summary(), ["baseline", "baseline-again"]))
+    for part in ("runs", "arms", "effects"):
+        rows = [row for row in summary[part] if row["load"]["value"] == 1]
+        summary[part] = [
+            {**row, "load": {**row["load"], "value": 1000.25 * i, "arrivals": "constant"}}
+            for i in range(1, 5)
+            for row in rows
+        ]
+
+    figure = drawn(summary, planned(summary, "effects"))
+
+    assert_no_text_on_another(figure)
+    width, _ = figure.canvas.get_width_height()
+    assert all(text.get_window_extent().x1 <= width for text in texts(figure))
+    assert "4,001 conversations/s constant, 20 requests, 300 s" in words(figure)
 
 
 def test_single_toggles_stand_above_pairs() -> None:

@@ -340,6 +340,19 @@ def test_a_burst_that_is_worked_off_is_no_overload() -> None:
     assert "overloaded" not in doubts_of(late + calm, load={**OPEN, "value": 3.0})
 
 
+def test_a_late_burst_that_shrinks_is_no_overload() -> None:
+    """One a second, and 60 more half a minute in: later ones wait, but the pile goes down."""
+    due_s = sorted([*(float(second) for second in range(91)), *[30.0] * 60])
+    records = []
+    free_s = 0.0
+    for i, due in enumerate(due_s):
+        free_s = max(free_s, due) + 0.6
+        events = [(1000 * free_s - 500, 1), (1000 * free_s, 4)]
+        records.append(known_record(i, events, sent_ms=1000 * due))
+
+    assert "overloaded" not in doubts_of(records, load={**OPEN, "value": 1.0})
+
+
 def test_an_engine_whose_memory_is_full_runs_fewer_than_asked() -> None:
     """A limit of 256 says nothing where the KV room ends at 61 of 100 in flight."""
     records, load = steady_records(100, 4), {**CLOSED, "value": 100}

@@ -470,7 +470,9 @@ def _tpot_ms(record: RequestRecord) -> float | None:
         return None
     (first_ns, first_tokens), (last_ns, _) = record.token_events[0], record.token_events[-1]
     later = record.output_tokens - int(first_tokens)
-    return int(last_ns - first_ns) / later / 1e6 if later > 0 else None
+    if last_ns == first_ns or later <= 0:
+        return None
+    return int(last_ns - first_ns) / later / 1e6
 
 
 def _e2e_ms(record: RequestRecord) -> float | None:
@@ -481,3 +483,13 @@ def _e2e_ms(record: RequestRecord) -> float | None:
 
 def _same(found: float, expected: float | None) -> bool:
     return math.isnan(found) if expected is None else found == pytest.approx(expected)
+
+
+def test_an_answer_that_came_in_one_read_has_no_tpot() -> None:
+    """Events with one time show no pace: absent, not 0 ms a token."""
+    records = [known_record(0, [(5, 1), (5, 1), (5, 1)]), known_record(1, [(5, 1), (9, 1)])]
+
+    figures = run_figures(table_of(records), known_manifest())
+
+    assert figures.requests["tpot_ms"].isna().tolist() == [True, False]
+    assert figures.metrics["tpot_ms"]["p50"] == 4
