@@ -179,6 +179,10 @@ class EngineAdapter(Protocol):
         """Return what the values drag along, as `paged_kv: off` ⇒ `prefix_caching: off`."""
         ...
 
+    def reasons(self, settings: EngineSettings) -> Mapping[str, str]:
+        """Return toggle → why it is as `implied` says, whatever was asked."""
+        ...
+
     def launch_line(self, settings: EngineSettings) -> list[str]:
         """Return what would be started, for the plan: a command line, or a description of it."""
         ...

@@ -220,9 +220,7 @@ async def open_connection(host: str, port: int, clock: Clock, turns: Turns) -> C
     raise ConnectionRefusedError(f"{host} has no address")
 
 
-async def _connected(
-    sock: socket.socket, address: Any, clock: Clock, turns: Turns
-) -> Connection:
+async def _connected(sock: socket.socket, address: Any, clock: Clock, turns: Turns) -> Connection:
     loop = asyncio.get_running_loop()
     sock.setblocking(False)  # noqa: FBT003 - the standard library's own call
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

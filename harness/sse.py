@@ -47,7 +47,7 @@ def read_events(stream: bytes) -> Events:
 
 
 def _one_line_events(stream: bytes) -> Events | None:
-    """Return the events of a stream that is nothing but `data: ` lines with a blank line after each.
+    """Return the events of a stream of nothing but `data: ` lines, a blank line after each.
 
     That is what nearly every stream is. None where it is not.
     """

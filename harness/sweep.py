@@ -29,6 +29,7 @@ _UNCERTIFIED = {
     "virtual": "virtual time: the client takes none, so there is nothing to certify",
     "monotonic": "this version does not certify its client",
 }
+_WARM_UP_SEED = 0x7761726D  # another draw than any that is measured
 _REQUEST_TIMEOUT_S = 1800.0  # an engine that hangs must not hang the sweep
 # Gauges, not totals: their value at the end counts, not the difference over the run.
 _GAUGES = frozenset({"peak_running"})
@@ -137,7 +138,7 @@ class Sweep:
         answered: Callable[[RequestRecord], None],
     ) -> Outcome:
         """Play one run against a cold engine and hold what it did against what was asked."""
-        schedule = question.schedule(run.load, self._ramp_ns(run, question, endpoint))
+        schedule = question.schedule(run.load, self._warm_up(run, question, endpoint))
         endpoint.reset()
         before = endpoint.counters()
         started = datetime.now(UTC)
@@ -155,11 +156,12 @@ class Sweep:
                 engine_died=True,
             )
         engine_facts = dict(endpoint.facts())
-        ceiling = self._ceiling(run, question, int(engine_facts["block_size"]))
+        ceiling = self._ceiling(run, question, engine_facts.get("block_size"))
         exercise = Exercise(
             prefix_hit_ceiling=ceiling,
             longest_prompt_tokens=question.longest_prompt_tokens,
             most_in_flight=run.load.concurrency or len(question.conversations),
+            kv_tokens=engine_facts.get("kv_tokens"),
         )
         triples = examine(run.arm.settings, endpoint.effective(), counters, exercise)
         status, reason = _judge(records, triples, self._plan.spec.max_failed_share)
@@ -179,26 +181,42 @@ class Sweep:
         key = (run.workload.name, run.load.label, run.block)
         if key not in self._questions:
             self._questions = {k: q for k, q in self._questions.items() if k[2] == run.block}
-            limit = run.arm.settings.max_model_len
-            self._questions[key] = question_of(
-                run.workload, run.load, seed=run.seed, max_model_len=limit
-            )
+            self._questions[key] = self._draw(run, run.seed)
         return self._questions[key]
 
-    def _ramp_ns(self, run: PlannedRun, question: Question, endpoint: Endpoint) -> int:
-        """Return the service time of the first request on the idle engine, in nanoseconds.
+    def _draw(self, run: PlannedRun, seed: int) -> Question:
+        limit = run.arm.settings.max_model_len
+        return question_of(run.workload, run.load, seed=seed, max_model_len=limit)
 
-        The slots of a closed loop start spread over it. Leaves the engine warm.
+    def _warm_up(self, run: PlannedRun, question: Question, endpoint: Endpoint) -> int:
+        """Return the mean service time of a request, in nanoseconds; leaves the engine warm.
+
+        The slots of a closed loop start spread over it. The first requests of a real engine's life
+        are slower than any after them, so it gets as many at once as the load has, of other texts.
+        On virtual time one request says it all.
         """
-        if run.load.concurrency in (None, 1):
-            return 0
-        first = question.conversations[0]
-        alone = Conversation(conversation_id=first.conversation_id, turns=first.turns[:1])
-        played = play_on(endpoint, ClosedLoop(concurrency=1), (alone,), lambda _: None)
-        (record,) = played.records
-        return record.closed_ns - (record.sent_ns or 0)
+        slots = run.load.concurrency or 1
+        if endpoint.target is None:
+            if slots == 1:
+                return 0
+            others, slots = question, 1
+        else:
+            others = self._draw(run, run.seed ^ _WARM_UP_SEED)
+        first_turns = tuple(
+            Conversation(conversation_id=one.conversation_id, turns=one.turns[:1])
+            for one in others.conversations[:slots]
+        )
+        asking = Asking(timeout_s=_REQUEST_TIMEOUT_S)
+        schedule = ClosedLoop(concurrency=slots)
+        records = play_on(endpoint, schedule, first_turns, lambda _: None, asking).records
+        times = [one.closed_ns - one.sent_ns for one in records if one.sent_ns is not None]
+        return sum(times) // max(1, len(times))
 
-    def _ceiling(self, run: PlannedRun, question: Question, block_tokens: int) -> float | None:
+    def _ceiling(
+        self, run: PlannedRun, question: Question, block_tokens: int | None
+    ) -> float | None:
+        if block_tokens is None:
+            return None
         key = (run.workload.name, run.load.label, run.block, block_tokens)
         if key not in self._ceilings:
             self._ceilings[key] = question.prefix_hit_ceiling(block_tokens)

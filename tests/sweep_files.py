@@ -88,6 +88,9 @@ class FakeEngine:
     def version_of(self, settings: EngineSettings) -> str | None:
         return self.installed
 
+    def reasons(self, settings: EngineSettings) -> Mapping[str, str]:
+        return dict.fromkeys(self.implied(settings), "the engine has it so")
+
     def launch_line(self, settings: EngineSettings) -> list[str]:
         toggles = [f"--{toggle}={value.label}" for toggle, value in settings.toggles.items()]
         return ["fake", settings.model, *sorted(toggles)]

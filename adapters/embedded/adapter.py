@@ -82,8 +82,12 @@ class EmbeddedAdapter:
 
     def implied(self, settings: EngineSettings) -> Mapping[str, ToggleValue]:
         """Return what the values drag along: without paged blocks no prefix can be shared."""
+        return {toggle: ToggleValue("off") for toggle in self.reasons(settings)}
+
+    def reasons(self, settings: EngineSettings) -> Mapping[str, str]:
+        """Return toggle → why it is off in these settings."""
         if settings.toggles["paged_kv"].kind == "off":
-            return {"prefix_caching": ToggleValue("off")}
+            return {"prefix_caching": "without paged blocks no prefix can be shared"}
         return {}
 
     def launch_line(self, settings: EngineSettings) -> list[str]:

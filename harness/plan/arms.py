@@ -48,7 +48,7 @@ def engine_arms(
                 reason=_reason(adapter, settings, arm, arms),
             )
         )
-    return arms, list(_baseline_notes(choice, asked, baseline))
+    return arms, list(_baseline_notes(choice, adapter, asked, baseline))
 
 
 def _settings(
@@ -123,8 +123,10 @@ def _reason(
         adapter.check(settings)
     except EngineError as error:
         return "; ".join([str(error), *getattr(error, "__notes__", [])])
+    reasons = adapter.reasons(settings)
     overruled = [
         f"{toggle} is {settings.toggles[toggle].label} all the same"
+        + (f": {reasons[toggle]}" if toggle in reasons else "")
         for toggle, value in arm.values.items()
         if settings.toggles[toggle] != value
     ]
@@ -135,11 +137,12 @@ def _reason(
 
 
 def _baseline_notes(
-    choice: EngineChoice, asked: EngineSettings, baseline: EngineSettings
+    choice: EngineChoice, adapter: EngineAdapter, asked: EngineSettings, baseline: EngineSettings
 ) -> Iterator[str]:
+    reasons = adapter.reasons(asked)
     for toggle, value in asked.toggles.items():
         if baseline.toggles[toggle] != value:
             yield (
                 f"{choice.label}: the baseline's {toggle} is {baseline.toggles[toggle].label}, "
-                f"not {value.label}, since other values of the baseline imply it"
+                f"not {value.label}: {reasons.get(toggle, 'its other values imply it')}"
             )
