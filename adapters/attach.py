@@ -121,6 +121,10 @@ def _base(url: str) -> str:
         error = EngineError(f"{url!r} is no address of a server")
         error.add_note("expected something like http://127.0.0.1:8000")
         raise error
+    if parts.scheme == "https":
+        error = EngineError(f"{url}: https is not spoken in this version; only plain http is")
+        error.add_note("reach the server by plain http, past the proxy that ends TLS")
+        raise error
     return f"{parts.scheme}://{parts.netloc}"
 
 

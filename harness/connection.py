@@ -7,8 +7,8 @@ import re
 import socket
 from typing import Any, cast
 
-from harness.client import network_error_kind
 from harness.clock import Clock
+from harness.exchange import ended_by
 from harness.http1 import BodyEnd, NotHttpError, read_head
 from harness.turns import Turns
 
@@ -180,8 +180,7 @@ class Connection(asyncio.Protocol):
             self._finish(self.times_ns[-1])
 
     def _lose(self, error: Exception) -> None:
-        kind = network_error_kind(error) or "connection_reset"
-        self.failure = kind, f"{type(error).__name__}: {error}".removesuffix(": ")
+        self.failure = ended_by(error)
         self.kept = False
         self._finish(self._now_ns())
 

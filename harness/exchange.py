@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.answer import Answer, read_answer, refusal_text
-from harness.client import Request
+from harness.client import Request, network_error_kind
 from harness.http1 import Body, Head, NotHttpError, read_body, read_head
 from results.records import RequestRecord
 
@@ -40,6 +40,19 @@ class Exchange:
     def size_bytes(self) -> int:
         """What came, in bytes."""
         return sum(map(len, self.reads))
+
+
+def ended_by(error: Exception, limit_s: float | None = None) -> tuple[str, str]:
+    """Return kind and text of what ended a request; `limit_s` where its time was up.
+
+    Raises `error` where no network can have caused it.
+    """
+    if limit_s is not None:
+        return "timeout", f"no end of the answer within {limit_s:g} s"
+    kind = network_error_kind(error)
+    if kind is None:
+        raise error
+    return kind, f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def unread_record(exchange: Exchange) -> RequestRecord:

@@ -14,17 +14,15 @@ from types import TracebackType
 from typing import Self
 
 from adapters.base import Target
-from harness.client import Request, network_error_kind
+from harness.client import Request
 from harness.clock import Clock
 from harness.connection import Connection
 from harness.descriptors import allow_open_files
-from harness.exchange import Exchange, record_of, unread_record
+from harness.exchange import Exchange, ended_by
+from harness.kept_answers import KEEP_BYTES, KeptAnswers
 from harness.pool import IDLE_LIMIT_S, Pool
 from harness.request_body import Asking, body_bytes, endpoint, head_bytes
 from results.records import RequestRecord
-
-# Answers that wait to be read are kept up to here. Beyond, each is read as it ends, on the clock.
-KEEP_BYTES = 2 << 30
 
 
 class HttpClient:
@@ -38,7 +36,7 @@ class HttpClient:
     `send` returns the times of a request as soon as it has ended; `settled` reads the answers.
     """
 
-    name = "asyncio-protocol"
+    about: str | None = None  # nothing that a report would have to say
 
     def __init__(
         self,
@@ -50,7 +48,6 @@ class HttpClient:
         keep_bytes: int = KEEP_BYTES,
     ) -> None:
         self.replaced_connections = 0  # requests put on a new connection
-        self.read_on_the_clock = 0  # answers for which `keep_bytes` had no room
         self._target = target
         self._asking = asking or Asking()
         self._clock = clock
@@ -59,8 +56,12 @@ class HttpClient:
             raise ValueError(f"only plain HTTP is spoken here, got {target.url!r}")
         self._pool = Pool(parts.hostname or "", parts.port or 80, clock, idle_limit_s=idle_limit_s)
         self._messages: dict[str, bytes] = {}
-        self._unread: dict[str, Exchange] = {}
-        self._room_bytes = keep_bytes
+        self._kept = KeptAnswers(keep_bytes)
+
+    @property
+    def read_on_the_clock(self) -> int:
+        """Answers for which `keep_bytes` had no room: reading them took time from the run."""
+        return self._kept.read_on_the_clock
 
     async def __aenter__(self) -> Self:
         allow_open_files()
@@ -85,25 +86,11 @@ class HttpClient:
 
     async def send(self, request: Request, scheduled_ns: int) -> RequestRecord:
         """Send now and return the record once the answer has ended, as yet unread."""
-        exchange = await self._exchange(request, scheduled_ns)
-        self._room_bytes -= exchange.size_bytes
-        if self._room_bytes < 0:
-            self._room_bytes += exchange.size_bytes
-            self.read_on_the_clock += 1
-            return record_of(exchange)
-        self._unread[request.request_id] = exchange
-        return unread_record(exchange)
+        return self._kept.keep(await self._exchange(request, scheduled_ns))
 
     def settled(self, records: Iterable[RequestRecord]) -> list[RequestRecord]:
         """Return `records` in their order, the answers that were kept for them now read."""
-        return [self._settled(record) for record in records]
-
-    def _settled(self, record: RequestRecord) -> RequestRecord:
-        exchange = self._unread.pop(record.request_id, None)
-        if exchange is None:
-            return record
-        self._room_bytes += exchange.size_bytes
-        return record_of(exchange)
+        return self._kept.settled(records)
 
     def _message(self, request: Request) -> bytes:
         body = body_bytes(self._target, self._asking, request)
@@ -116,7 +103,7 @@ class HttpClient:
             async with asyncio.timeout(self._asking.timeout_s) as limit:
                 await self._ask(message, attempt)
         except OSError as error:  # TimeoutError is one
-            failure = self._failure(error, expired=limit.expired())
+            failure = ended_by(error, self._asking.timeout_s if limit.expired() else None)
         lent = attempt.connection
         if failure is None and lent is not None:
             failure = lent.failure
@@ -147,15 +134,6 @@ class HttpClient:
         fresh = await self._pool.open()
         attempt.connect_ns = fresh.connect_ns
         await attempt.ask(fresh, message)
-
-    def _failure(self, error: OSError, *, expired: bool) -> tuple[str, str]:
-        """Return kind and text of what ended the request. Raises `error` where that is a bug."""
-        if expired:
-            return "timeout", f"no end of the answer within {self._asking.timeout_s:g} s"
-        kind = network_error_kind(error)
-        if kind is None:
-            raise error
-        return kind, f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 @dataclass(slots=True)

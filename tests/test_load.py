@@ -180,6 +180,14 @@ def test_a_server_that_is_not_there_is_waited_for_and_then_named() -> None:
     assert f"no server answered at http://127.0.0.1:{port}" in ran.stderr
 
 
+def test_what_is_not_spoken_yet_is_said() -> None:
+    """TLS needs another client than the one that stamps at the socket."""
+    ran = harness("load", "https://127.0.0.1:8000", "--model", "m")
+
+    assert ran.returncode == 2
+    assert "https is not spoken in this version" in ran.stderr
+
+
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://", "http://h:x"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     """The scheme is not guessed: the message shows what an address looks like."""
