@@ -7,13 +7,13 @@ import re
 import socket
 from typing import Any, cast
 
+from harness.client import network_error_kind
 from harness.clock import Clock
-from harness.exchange import ended_by
 from harness.http1 import BodyEnd, NotHttpError, read_head
 from harness.turns import Turns
 
-# A read that holds the end of a chunked answer ends so, or is shorter than this.
-_MAYBE_END = b"\r\n\r\n"
+# A read that holds the end of a chunked answer ends in one of these ways, or is shorter than this.
+_MAYBE_END = (b"\r\n\r\n", b"[DONE]\n\n\r\n", b"[DONE]\n\n")
 _SHORT_BYTES = 16
 _DONE = re.compile(rb"[\r\n]data: ?\[DONE\]\s*(?P<last_chunk>\r\n0\r\n\r\n)?\Z")
 _DONE_BYTES = 40  # as much as `_DONE` has to see
@@ -180,7 +180,8 @@ class Connection(asyncio.Protocol):
             self._finish(self.times_ns[-1])
 
     def _lose(self, error: Exception) -> None:
-        self.failure = ended_by(error)
+        kind = network_error_kind(error) or "connection_reset"
+        self.failure = kind, f"{type(error).__name__}: {error}".removesuffix(": ")
         self.kept = False
         self._finish(self._now_ns())
 

@@ -12,10 +12,12 @@ import uvloop
 
 from adapters.base import Endpoint, EngineError, Target
 from adapters.embedded.adapter import EmbeddedEndpoint
+from harness.aiohttp_client import AiohttpClient
 from harness.clock import MonotonicClock, VirtualClock, run_virtual, virtual_loop
 from harness.descriptors import allow_open_files
 from harness.http_client import HttpClient
 from harness.loadgen import play, requests_of
+from harness.reach import client_for
 from harness.request_body import Asking
 from harness.schedule import ClosedLoop, Schedule
 from harness.virtual_client import VirtualClient
@@ -69,7 +71,7 @@ def play_http(
 
     async def asks() -> Played:
         clock = MonotonicClock()
-        async with HttpClient(target, clock, asking) as client:
+        async with client_for(target, clock, asking) as client:
             for requests in requests_of(conversations):
                 client.prepare(requests)
             await client.connect(min(together, _OPENED_BEFOREHAND))
@@ -118,14 +120,15 @@ def _check_open_files(connections: int) -> None:
         raise error
 
 
-def _notes(client: HttpClient) -> tuple[str, ...]:
+def _notes(client: HttpClient | AiohttpClient) -> tuple[str, ...]:
+    about = () if client.about is None else (client.about,)
     if not client.replaced_connections:
-        return ()
+        return about
     text = (
         f"{client.replaced_connections} kept connections had been closed by the server; their "
         "requests went out again on new ones, and count from the first sending"
     )
-    return (text,)
+    return (*about, text)
 
 
 @contextmanager

@@ -12,6 +12,12 @@ from harness.client import Request
 from workloads.prompts import token_ids
 from workloads.words import prompt_text
 
+_HEADERS = {
+    "Content-Type": "application/json",
+    "Accept": "*/*",
+    "Accept-Encoding": "identity",  # a packed stream would be read in lumps
+    "User-Agent": "llm-serving-harness",
+}
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
 
@@ -72,21 +78,29 @@ def _prompt(target: Target, request: Request) -> dict[str, Any]:
     return {"prompt": token_ids(request.prompt, target.vocabulary).tolist()}
 
 
+def request_headers(target: Target) -> dict[str, str]:
+    """Return the headers of every request; those of `target` stand in place of the same own ones.
+
+    Raises `ValueError` for a header that would break out of its line.
+    """
+    given = {name.lower() for name in target.headers}
+    own = {name: text for name, text in _HEADERS.items() if name.lower() not in given}
+    headers = {**own, **target.headers}
+    if any(sign in part for header in headers.items() for part in header for sign in "\r\n"):
+        raise ValueError("a header holds a line break")
+    return headers
+
+
 def head_bytes(target: Target, length: int) -> bytes:
     """Return the head of an HTTP/1.1 request whose body has `length` bytes, blank line included.
 
-    Raises `ValueError` for a header that would break out of its line.
+    Raises `ValueError` as `endpoint` and `request_headers` do.
     """
     parts = endpoint(target)
     headers = {
         "Host": parts.netloc.rpartition("@")[2],
-        "Content-Type": "application/json",
+        **request_headers(target),
         "Content-Length": str(length),
-        "Accept": "*/*",
-        "User-Agent": "llm-serving-harness",
-        **target.headers,
     }
     lines = [f"POST {parts.path} HTTP/1.1", *(f"{name}: {text}" for name, text in headers.items())]
-    if any(character in line for line in lines for character in "\r\n"):
-        raise ValueError("a header holds a line break")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
