@@ -1,9 +1,12 @@
-"""Plain questions to a server on this machine: readiness, counters, resets. Never the load."""
+"""Plain questions to a server: readiness, counters, resets. Never the load."""
 
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
+import urllib.error
+import urllib.request
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,21 +35,54 @@ class Answer:
             return None
 
 
-def ask(url: str, path: str, body: Any = None, *, post: bool = False, timeout_s: float) -> Answer:
-    """Return the answer to a GET, or to a POST of `body` as JSON.
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Leaves a redirect as the answer: what it points to is another server."""
 
-    Takes no notice of proxies in the environment: the server is meant, not what stands between.
-    Raises one of `NO_ANSWER`.
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def ask(url: str, path: str, body: Any = None, *, post: bool = False, timeout_s: float) -> Answer:
+    """Return the answer to a GET, or to a POST of `body` as JSON, at `path` below `url`.
+
+    Goes the way that the load goes: through a proxy exactly where `through_proxy` says so. Trusts
+    the authorities that OpenSSL trusts here, or those in the file that SSL_CERT_FILE names. Raises
+    one of `NO_ANSWER`.
     """
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(
-        parts.hostname or "", parts.port or 80, timeout=timeout_s
-    )
     data = None if body is None else json.dumps(body).encode()
-    headers = {"Connection": "close", "Content-Type": "application/json"}
+    request = urllib.request.Request(  # noqa: S310 - callers check the scheme
+        url.rstrip("/") + path,
+        data=data,
+        headers={"Content-Type": "application/json"},
+        method="POST" if post or data else "GET",
+    )
+    proxies: dict[str, str] | None = (
+        None if through_proxy(url) else {}
+    )  # None: those that the environment names
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies), _NoRedirects)
     try:
-        connection.request("POST" if post or data else "GET", path, data, headers)
-        response = connection.getresponse()
-        return Answer(response.status, response.read())
-    finally:
-        connection.close()
+        with opener.open(request, timeout=timeout_s) as response:
+            return Answer(response.status, response.read())
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return Answer(refusal.code, refusal.read())
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, OSError):
+            raise error.reason from error
+        raise
+
+
+def through_proxy(url: str) -> bool:
+    """Return whether the environment names a proxy for `url`; never for this machine itself."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if host == "localhost" or _is_loopback(host):
+        return False
+    return parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -5,6 +5,7 @@ Only GETs are sent, so that a server's own count of requests is that of the load
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -111,7 +112,7 @@ def attach(
 
 
 def _base(url: str) -> str:
-    """Return scheme, host and port of `url`; a trailing /v1 is what people paste."""
+    """Return the address below which /v1 lies; a trailing /v1 or more is what people paste."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
@@ -121,11 +122,11 @@ def _base(url: str) -> str:
         error = EngineError(f"{url!r} is no address of a server")
         error.add_note("expected something like http://127.0.0.1:8000")
         raise error
-    if parts.scheme == "https":
-        error = EngineError(f"{url}: https is not spoken in this version; only plain http is")
-        error.add_note("reach the server by plain http, past the proxy that ends TLS")
+    if parts.username is not None:
+        error = EngineError("the address carries a name or a password, which would be kept")
+        error.add_note("give it without what stands before the @")
         raise error
-    return f"{parts.scheme}://{parts.netloc}"
+    return f"{parts.scheme}://{parts.netloc}{parts.path.partition('/v1')[0].rstrip('/')}"
 
 
 def _models(base: str, wait_s: float, waiting: Callable[[str], None]) -> tuple[Answer, float]:
@@ -137,6 +138,10 @@ def _models(base: str, wait_s: float, waiting: Callable[[str], None]) -> tuple[A
             if answer.status != 503:  # 503: up, and not ready
                 return answer, time.monotonic() - begun_s
             now = "it answers 503, not ready"
+        except ssl.SSLError as refusal:
+            error = EngineError(f"{base}: no trusted connection: {refusal}")
+            error.add_note("SSL_CERT_FILE names a file with the authorities to trust")
+            raise error from refusal
         except NO_ANSWER as silence:
             now = str(silence) or type(silence).__name__
         if not why:

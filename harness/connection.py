@@ -139,7 +139,8 @@ class Connection(asyncio.Protocol):
             reached = True
             self._persistent = False
         if reached:
-            self.kept = self.kept and self._persistent
+            surplus = self._end is not None and self._end.surplus
+            self.kept = self.kept and self._persistent and not surplus
             self._finish(self.times_ns[-1])
         elif self._linger is None and self._done() is not None:
             loop = asyncio.get_running_loop()
@@ -153,9 +154,7 @@ class Connection(asyncio.Protocol):
             return True  # what nearly every stream ends with: no need to walk over its chunks
         unseen = b"".join(self.reads[self._fed :])
         self._fed = len(self.reads)
-        reached = self._end.feed(unseen)
-        self._persistent = self._persistent and not self._end.surplus
-        return reached
+        return self._end.feed(unseen)
 
     def _head_reached(self) -> bool:
         raw = b"".join(self.reads)

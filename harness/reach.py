@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
-import urllib.request
-
+from adapters.asking import through_proxy
 from adapters.base import Target
 from harness.aiohttp_client import AiohttpClient
 from harness.clock import Clock
@@ -20,21 +18,7 @@ def client_for(
     A proxy that the environment names is used, but never to reach this machine itself. Raises
     `ValueError` for a URL or an API that no client knows.
     """
-    parts = endpoint(target)
-    proxied = _proxied(parts.scheme, parts.hostname or "")
-    if proxied or parts.scheme == "https":
+    proxied = through_proxy(target.url)
+    if proxied or endpoint(target).scheme == "https":
         return AiohttpClient(target, clock, asking, through_proxy=proxied)
     return HttpClient(target, clock, asking)
-
-
-def _proxied(scheme: str, host: str) -> bool:
-    if host == "localhost" or _is_loopback(host):
-        return False
-    return scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

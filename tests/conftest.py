@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+import subprocess
+from pathlib import Path
+
+import pytest
 
 # A shell starts what it puts into the background with SIGINT ignored, and that is inherited: the
 # tests that interrupt would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for 127.0.0.1, signed by itself, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl, which makes the certificate, is not installed")
+    folder = tmp_path_factory.mktemp("tls")
+    subject = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    files = ["-keyout", f"{folder}/key.pem", "-out", f"{folder}/cert.pem"]
+    subprocess.run(
+        ["openssl", "req", "-x509", *key, *subject, *files], check=True, capture_output=True
+    )
+    return folder

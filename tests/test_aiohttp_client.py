@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -97,7 +95,7 @@ def test_a_kept_connection_that_dies_under_a_request_is_replaced_once(run: Run) 
     first_byte_ns, sent_ns = records[1].first_byte_ns, records[1].sent_ns
     assert first_byte_ns is not None
     assert sent_ns is not None
-    assert first_byte_ns - sent_ns > 10 * MS
+    assert first_byte_ns - sent_ns > 8 * MS
 
 
 def test_limits_and_refusals_keep_their_names(run: Run) -> None:
@@ -116,21 +114,6 @@ def test_limits_and_refusals_keep_their_names(run: Run) -> None:
     assert (late.error_kind, len(late.token_events)) == ("timeout", 1)
     assert late.error == "no end of the answer within 0.05 s"
     assert (refused.error_kind, refused.sent_ns) == ("connect_refused", None)
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate for 127.0.0.1, signed by itself, and its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl, which makes the certificate, is not installed")
-    folder = tmp_path_factory.mktemp("tls")
-    subject = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    files = ["-keyout", f"{folder}/key.pem", "-out", f"{folder}/cert.pem"]
-    subprocess.run(
-        ["openssl", "req", "-x509", *key, *subject, *files], check=True, capture_output=True
-    )
-    return folder
 
 
 def test_tls_is_spoken_and_checked(run: Run, certificate: Path) -> None:

@@ -133,6 +133,14 @@ def test_totals_that_do_not_grow_with_every_text_tell_no_tokens(totals: list[int
     assert (answer.tokens, answer.output_tokens) == ([1, 1, 1], 9)
 
 
+def test_the_last_running_total_is_the_count() -> None:
+    """Some servers send no usage event behind the text, and some streams do not come so far."""
+    events = (token("a", total=1), token("b", total=2), token("c d", total=4))
+
+    assert read(*events, token("e", finish="length", total=5), DONE).output_tokens == 5
+    assert read(*events).output_tokens == 4
+
+
 def test_a_count_of_none_though_text_came_is_no_count() -> None:
     """A proxy that writes 0 does not know; 0 without any text is a count."""
     assert read(token("a"), usage_event(0), DONE).output_tokens is None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from http_asking import GOOD, LOOPS, TOKENS, Run, ask, client_of, on_each_loop
@@ -21,10 +23,12 @@ from streams import (
 
 from adapters.base import Target
 from harness.client import Request
-from harness.clock import MonotonicClock
+from harness.clock import MonotonicClock, run_virtual
+from harness.connection import Connection
 from harness.http_client import HttpClient
 from harness.loadgen import play
 from harness.schedule import ClosedLoop
+from harness.turns import Turns
 from results.records import RequestRecord
 from workloads.base import Conversation, Segment, Turn
 
@@ -258,3 +262,27 @@ def test_a_server_of_another_kind_of_url_is_refused() -> None:
     for url, api in (("https://x", "chat"), ("x:1", "chat"), ("http://x", "embeddings")):
         with pytest.raises(ValueError, match=r"HTTP|URL|api"):
             HttpClient(Target(url=url, model="m", api=api), MonotonicClock())
+
+
+def test_a_request_is_stamped_before_any_server_can_have_read_it() -> None:
+    """The socket takes 5 µs here, in which a server on another core may answer already."""
+
+    class Clock(MonotonicClock):
+        ns = 100
+
+        def now_ns(self) -> int:
+            return self.ns
+
+    class Socket(socket.socket):
+        def send(self, data: Any, flags: int = 0) -> int:
+            clock.ns += 5_000
+            return len(data)
+
+    async def main() -> int | None:
+        with Socket() as sock:
+            connection = Connection(clock, Turns(clock), sock, 0)
+            connection.ask(b"POST")
+            return connection.sent_ns
+
+    clock = Clock()
+    assert run_virtual(main()) == 100

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from relays import below_a_path, tls_relay
 
 from adapters import ENGINES
 from adapters.base import EngineAdapter
@@ -180,12 +181,42 @@ def test_a_server_that_is_not_there_is_waited_for_and_then_named() -> None:
     assert f"no server answered at http://127.0.0.1:{port}" in ran.stderr
 
 
-def test_what_is_not_spoken_yet_is_said() -> None:
-    """TLS needs another client than the one that stamps at the socket."""
-    ran = harness("load", "https://127.0.0.1:8000", "--model", "m")
+def test_a_server_behind_tls_is_loaded(
+    server: str, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readiness, counters and load go over TLS, and the result says what that does to times."""
+    few = ("--model", MODEL, "--requests", "3", "--output-tokens", "4")
+    with tls_relay(server, certificate) as url:
+        doubted = harness("load", url, *few)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "cert.pem"))
+        trusted = harness("load", url, *few, "--json")
+
+    (run,) = json.loads(trusted.stdout)["runs"]
+    assert (trusted.returncode, run["metrics"]["completed"]) == (0, 3)
+    assert run["metrics"]["prefix_hit_rate"] is not None
+    assert any("through TLS" in note for note in json.loads(trusted.stdout)["notes"])
+    assert doubted.returncode == 2
+    assert "certificate verify failed" in doubted.stderr
+    assert "SSL_CERT_FILE" in doubted.stderr
+
+
+@pytest.mark.parametrize("path", ["/below/v1", "/below", "/below/", "/below/v1/completions"])
+def test_a_server_below_a_path_is_loaded(path: str) -> None:
+    """As behind a gateway: what people paste is cut before /v1, and all goes below it."""
+    with below_a_path("/below") as url:
+        ran = harness("load", url + path, "--model", "m", "--requests", "2", "--json")
+
+    (run,) = json.loads(ran.stdout)["runs"]
+    assert (ran.returncode, run["metrics"]["completed"]) == (0, 2)
+
+
+def test_an_address_with_a_password_is_refused_and_not_repeated() -> None:
+    """It would be kept in the manifest."""
+    ran = harness("load", "http://me:secret@127.0.0.1:8000", "--model", "m")
 
     assert ran.returncode == 2
-    assert "https is not spoken in this version" in ran.stderr
+    assert "name or a password" in ran.stderr
+    assert "secret" not in ran.stderr
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://", "http://h:x"])
