@@ -2,6 +2,11 @@
 
 from adapters.base import EngineAdapter
 from adapters.embedded.adapter import EmbeddedAdapter
+from adapters.tensorrt_llm import TensorRtLlmAdapter
 from adapters.vllm import VllmAdapter
 
-ENGINES: dict[str, type[EngineAdapter]] = {"embedded": EmbeddedAdapter, "vllm": VllmAdapter}
+ENGINES: dict[str, type[EngineAdapter]] = {
+    "embedded": EmbeddedAdapter,
+    "tensorrt-llm": TensorRtLlmAdapter,
+    "vllm": VllmAdapter,
+}

@@ -56,10 +56,8 @@ def ask(url: str, path: str, body: Any = None, *, post: bool = False, timeout_s:
         headers={"Content-Type": "application/json"},
         method="POST" if post or data else "GET",
     )
-    proxies: dict[str, str] | None = (
-        None if through_proxy(url) else {}
-    )  # None: those that the environment names
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies), _NoRedirects)
+    named = urllib.request.getproxies() if through_proxy(url) else {}
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler(named), _NoRedirects)
     try:
         with opener.open(request, timeout=timeout_s) as response:
             return Answer(response.status, response.read())

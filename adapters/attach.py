@@ -1,6 +1,6 @@
 """A server that runs already: what it is and what it takes, found out by asking, never by starting.
 
-Only GETs are sent, so that a server's own count of requests is that of the load.
+Only GETs are sent from here: a server's own count of requests is that of the load.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,8 +27,41 @@ _FIELDS = {
 _UNKNOWN_FIELDS = _COMMON | {"continuous_usage_stats"}
 # Ids below this exist in the vocabulary of any model worth serving; more needs a tokenizer to tell.
 _SAFE_VOCABULARY = 4096
+# What is counted, under vLLM's names of several versions, the newest first.
+_COUNTERS = {
+    "prompt_tokens": ("vllm:prompt_tokens",),
+    "cached_prompt_tokens": ("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits"),
+    "looked_up_prompt_tokens": ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries"),
+    "output_tokens": ("vllm:generation_tokens",),
+    "drafted_tokens": ("vllm:spec_decode_num_draft_tokens",),
+    "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens",),
+    "verify_steps": ("vllm:spec_decode_num_drafts",),
+    "preemptions": ("vllm:num_preemptions",),
+}
 _POLL_S = 0.2
 _ASK_S = 10.0
+
+
+class _Totals:
+    """The totals of one scrape after the other, as long as they can be held against each other.
+
+    A server that restarts in between, or one engine of several behind one port, begins at 0 again;
+    another version may count under another name.
+    """
+
+    def __init__(self) -> None:
+        self.lost: str | None = None  # why the last ones say nothing of those before
+        self._last: dict[str, float] = {}
+
+    def go_on(self, series: dict[str, float]) -> bool:
+        """Take the next scrape; return whether every series of the one before went on."""
+        for name, before in self._last.items():
+            if name not in series:
+                self.lost = f"the server's counters are not comparable: {name} is no longer there"
+            elif series[name] < before:
+                self.lost = f"the server restarted during the run: {name} fell"
+        self._last = series
+        return self.lost is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,34 +73,45 @@ class Attached:
     engine_kind: str
     max_model_len: int | None  # None: the server does not tell
     waited_s: float  # for the server to answer
+    told: tuple[str, ...] = ()  # what else was found out about it, such as what it refuses
+    _totals: _Totals = field(default_factory=_Totals, repr=False, compare=False)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the results must know of this server."""
+        return (*self.told, *([] if self._totals.lost is None else [self._totals.lost]))
 
     def effective(self) -> Mapping[str, str]:
         """Return nothing: no toggle was asked of this server."""
         return {}
 
     def counters(self) -> ServerCounters:
-        """Return the totals that vLLM-named metrics tell; None for each that is not there."""
+        """Return the totals that vLLM-named metrics tell; None for each that is not there.
+
+        None for all where they do not go on from those that were returned before.
+        """
         try:
             answer = ask(self.target.url, "/metrics", timeout_s=_ASK_S)
+            text = answer.text if answer.status == 200 else ""
         except NO_ANSWER:
+            text = ""
+        metrics = ServerMetrics(text)
+        series = [metrics.series(*names) for names in _COUNTERS.values()]
+        if not self._totals.go_on({name: one[name] for one in series for name in one}):
             return ServerCounters()
-        metrics = ServerMetrics(answer.text if answer.status == 200 else "")
-        return ServerCounters(
-            prompt_tokens=metrics.count("vllm:prompt_tokens"),
-            cached_prompt_tokens=metrics.count("vllm:prefix_cache_hits"),
-            output_tokens=metrics.count("vllm:generation_tokens"),
-            drafted_tokens=metrics.count("vllm:spec_decode_num_draft_tokens"),
-            accepted_tokens=metrics.count("vllm:spec_decode_num_accepted_tokens"),
-            verify_steps=metrics.count("vllm:spec_decode_num_drafts"),
-            preemptions=metrics.count("vllm:num_preemptions"),
-        )
+        return ServerCounters(**{name: metrics.count(*of) for name, of in _COUNTERS.items()})
 
     def reset(self) -> None:
         """Leave the server's cache as it is: it is not ours."""
 
     def facts(self) -> Mapping[str, Any]:
         """Return what was found out."""
-        return {"url": self.target.url, "waited_s": self.waited_s, "assumptions": []}
+        return {
+            "url": self.target.url,
+            "waited_s": self.waited_s,
+            "fields": sorted(self.target.fields),
+            "assumptions": [],
+        }
 
 
 def attach(

@@ -14,23 +14,35 @@ from dataclasses import dataclass
 from adapters.base import EngineError
 from adapters.launch import Launched
 
+_CRASHED = "a crash of the program itself: look at its log and at the system's"
 _LONGEST = 400  # characters of a log line that are worth repeating
 
-# What stands before a message: "(Worker pid=12) ERROR 11-30 01:04:10 [core.py:1510] ".
-_PREFIX = re.compile(r"^(?:\([\w-]+ pid=\d+\) )?(?:(?:ERROR|CRITICAL) [\d-]+ [\d:]+ \[[^\]]*\] )?")
+# What stands before a message: "(Worker pid=12) ERROR 11-30 01:04:10 [core.py:1510] ", or
+# "[11/30/2026-01:04:10] [TRT-LLM] [RANK 1] [E] ".
+_PREFIX = re.compile(
+    r"^(?:\([\w-]+ pid=\d+\) )?(?:(?:ERROR|CRITICAL) [\d-]+ [\d:]+ \[[^\]]*\] )?"
+    r"(?:\[[\d/]+-[\d:]+\] \[TRT-LLM\] (?:\[RANK \d+\] )?\[[EF]\] )?"
+)
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Failure)(?::.*)?$")
-_USAGE = re.compile(r"^[\w. -]+: error: .+")  # of argparse
+_USAGE = re.compile(
+    r"^[\w. -]+: error: .+"  # of argparse
+    r"|^Error: (?:No such option|Invalid value|Missing \w+|Option '|Got unexpected).*"  # of click
+    r"|^ERROR: +\[Errno \d+\].*"  # of uvicorn
+)
 
 # The first that fits a cause says its kind; the texts are those of the servers themselves.
 _KINDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "port taken",
-        ("Address already in use",),
+        ("[Aa]ddress already in use",),
         "another server came first; try again, a new port is chosen each time",
     ),
     (
         "bad flag",
-        ("error: (?:unrecognized arguments|argument |ambiguous option|the following arguments)",),
+        (
+            "error: (?:unrecognized arguments|argument |ambiguous option|the following arguments)",
+            "^Error: ",
+        ),
         "this version of the engine has no such flag or value: look at extra_args and toggles",
     ),
     (
@@ -48,6 +60,7 @@ _KINDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
             "HFValidationError|LocalEntryNotFoundError|RepositoryNotFoundError|GatedRepoError",
             "not a valid model identifier|Invalid repository ID|Cannot find any model weights",
             "does not appear to have a file named|offline mode is enabled",
+            "no config.json exists in",
             r"No such file or directory: .*(?:config\.json|safetensors)",
         ),
         "model must be a folder of this machine, or a hub name that this machine can load",
@@ -56,9 +69,14 @@ _KINDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "not on this hardware",
         (
             "requires x86|requires? .*compute capability|not supported on|no kernel image",
-            "_C::|NUMA nodes to bind|Failed to infer device type",
+            "_C::|NUMA nodes to bind|Failed to infer device type|No GPU devices found",
         ),
         "this machine or this build of the engine cannot do what was asked",
+    ),
+    (
+        "bad key",
+        ("Extra inputs are not permitted|got invalid argument",),
+        "this version of the engine has no such key in its options: look at --set and toggles",
     ),
     (
         "invalid configuration",
@@ -82,7 +100,7 @@ class PortTakenError(EngineError):
 class Failure:
     """Why a start failed."""
 
-    kind: str  # port taken | bad flag | out of memory | … | worker died | unknown
+    kind: str  # port taken | bad flag | bad key | out of memory | … | worker died | unknown
     line: str | None  # the line of the log that says so
     advice: str
 
@@ -99,7 +117,9 @@ def diagnose(code: int, log: str) -> Failure:
     if causes:
         return Failure("worker died" if died else "unknown", causes[0], "look at the whole log")
     if died or killed:
-        return Failure("worker died", died, "often the system, short of memory: see its own log")
+        by_system = died or code == -signal.SIGKILL
+        advice = "often the system, short of memory: see its own log" if by_system else _CRASHED
+        return Failure("worker died", died, advice)
     return Failure("unknown", _last(log), "look at the whole log")
 
 
@@ -122,10 +142,15 @@ def _causes(log: str) -> Iterator[str]:
         if _USAGE.match(line):
             yield line[:_LONGEST]
         elif _EXCEPTION.match(line):
-            # pydantic says what was wrong in the next line, indented
-            more = lines[number + 1] if number + 1 < len(lines) else ""
-            joined = f"{line} {more.strip()}" if "validation error" in line else line
-            yield joined[:_LONGEST]
+            yield " ".join([line, *_validation(line, lines[number + 1 :])])[:_LONGEST]
+
+
+def _validation(line: str, after: list[str]) -> list[str]:
+    """Return what pydantic says next: the key, where there is one, and indented what was wrong."""
+    if "validation error" not in line:
+        return []
+    until = next((at + 1 for at, more in enumerate(after[:2]) if more.startswith(" ")), 1)
+    return [more.strip() for more in after[:until]]
 
 
 def _bare(line: str) -> str:

@@ -179,6 +179,12 @@ def _ending(signals: bytes) -> bool:
     return bool({signal.SIGINT, signal.SIGTERM, signal.SIGHUP} & set(signals))
 
 
+def _harness_is_gone() -> bool:
+    """Return whether nobody holds the other end of our pipe: harness was killed in the meantime."""
+    readable, _, _ = select.select([0], [], [], 0)
+    return bool(readable) and not os.read(0, 1)
+
+
 def _tell(line: str) -> None:
     with contextlib.suppress(BrokenPipeError):
         os.write(1, f"{line}\n".encode())
@@ -192,7 +198,7 @@ def main(log: str, folder: str, *command: str) -> None:
     except OSError as error:
         _tell(f"failed {error.strerror}")
         return
-    if guard.watch():
+    if guard.watch() or _harness_is_gone():
         shutil.rmtree(folder, ignore_errors=True)
 
 

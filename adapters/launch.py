@@ -50,7 +50,11 @@ class Launched:
         self._code: int | None = None
         self._stopped = False
         self._seen: dict[int, str | None] = {}  # pid → birth, should the guard not live to tell
-        word, _, rest = self._read_line().partition(" ")
+        try:
+            word, _, rest = self._read_line().partition(" ")
+        except BaseException:
+            self._close()  # the guard sees its pipe close, and ends what it has started
+            raise
         if word != "started":
             self._close()
             raise EngineError(f"{command[0]} cannot be started: {rest or 'its guard died'}")
@@ -77,19 +81,15 @@ class Launched:
         """End all processes: SIGTERM, `grace_s` seconds of patience, then SIGKILL.
 
         An engine may wait for its clients: close their connections first. Raises `EngineError`
-        with the pids when something will not die. An interrupt in here leaves the rest to the
-        guard, which goes on by itself.
+        with the pids when something will not die. An interrupt in here takes effect when nothing of
+        the engine is left; a second one leaves the rest to the guard, which goes on by itself.
         """
         if self._stopped:
             return
         self._stopped = True
         self.pids()
         self._order(f"stop {grace_s:g}\n")
-        try:
-            self._guard.wait(grace_s + _GUARD_S)
-        except subprocess.TimeoutExpired:
-            self._guard.kill()
-            self._guard.wait()
+        interrupt = self._wait_for_guard(grace_s + _GUARD_S)
         self.exit_code()
         left = self._kill_left()
         self._close()
@@ -98,6 +98,22 @@ class Launched:
             error = EngineError(f"processes of the engine cannot be stopped: {names}")
             error.add_note("they hold the device: end them by hand before the next start")
             raise error
+        if interrupt is not None:
+            raise interrupt
+
+    def _wait_for_guard(self, limit_s: float) -> KeyboardInterrupt | None:
+        """Return an interrupt that came while waiting; a second one is raised."""
+        interrupt = None
+        try:
+            try:
+                self._guard.wait(limit_s)
+            except KeyboardInterrupt as first:
+                interrupt = first
+                self._guard.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self._guard.kill()
+            self._guard.wait()
+        return interrupt
 
     def _kill_left(self) -> set[int]:
         """Kill what a guard that died left alive, and return what will not die."""

@@ -1,4 +1,4 @@
-"""What a model's files tell without loading them: where they lie, how many token ids it has."""
+"""What a model's files tell without loading them: where they lie, its ids, its longest context."""
 
 from __future__ import annotations
 
@@ -37,6 +37,17 @@ def ordinary_tokens(folder: Path) -> int | None:
     if isinstance(words, dict) and size is not None:
         return min(size, 1 + max(set(words.values()) - special, default=-1)) or None
     return size
+
+
+def context_tokens(folder: Path) -> int | None:
+    """Return the longest context that a model knows, in tokens; None when it stretches, or is mute.
+
+    Positions that are scaled reach further than the model's own count says, each kind otherwise.
+    """
+    config = _json(folder / "config.json")
+    scaled = config.get("rope_scaling") or (config.get("rope_parameters") or {}).get("factor")
+    longest = config.get("max_position_embeddings")
+    return longest if isinstance(longest, int) and not scaled else None
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -16,18 +16,19 @@ _OURS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV")
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 
 
-def program_words(name: str, runtime: Runtime | None) -> tuple[str, ...]:
+def program_words(name: str, runtime: Runtime | None, engine: str | None = None) -> tuple[str, ...]:
     """Return the words that start the program `name`, by full path where one is known.
 
-    Raises `EngineError` when there is no such program.
+    `engine` is its engine's name in sweep files, where that is another. Raises `EngineError` when
+    there is no such program.
     """
     if runtime is None:
         found = shutil.which(name)
         if found is None:
             error = EngineError(f"there is no program {name} on PATH")
             error.add_note(
-                f"say where it is: engines: [{{engine: {name}, runtime: {{venv: FOLDER}}}}]; "
-                "runtime takes path, venv or command"
+                f"say where it is: engines: [{{engine: {engine or name}, "
+                "runtime: {venv: FOLDER}}]; runtime takes path, venv or command"
             )
             raise error
         return (found,)

@@ -59,7 +59,9 @@ class Server:
         code = self.processes.exit_code()
         if code is None:
             return EngineError(f"{self.engine} does not answer {path}: {cause}")
-        return ended_error(f"{self.engine} ended in mid-run", code, self.processes)
+        error = ended_error(f"{self.engine} ended in mid-run", code, self.processes)
+        error.add_note(f"the whole log: {self.processes.log_path}")
+        return error
 
     def json(self, path: str) -> Any:
         """Return what `path` tells as data; None when it tells nothing."""

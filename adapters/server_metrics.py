@@ -36,12 +36,17 @@ class ServerMetrics:
 
         Names changed over versions: give the newest first. A counter may end in `_total` or not.
         """
+        found = self.series(*names, **labels)
+        return sum(found.values()) if found else None
+
+    def series(self, *names: str, **labels: str) -> dict[str, float]:
+        """Return the values that `total` adds up, each by its name and labels; empty for none."""
         for name in names:
             for spelling in (name, f"{name}_total"):
                 fitting = list(self._fitting(spelling, labels))
                 if fitting:
-                    return sum(sample.value for sample in fitting)
-        return None
+                    return {f"{one.name}{sorted(one.labels.items())}": one.value for one in fitting}
+        return {}
 
     def count(self, *names: str, **labels: str) -> int | None:
         """Return `total` as a whole number."""

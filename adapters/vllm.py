@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters.base import EngineError, EngineSettings, ServerCounters, Target, ToggleValue
-from adapters.model_folder import model_folder, ordinary_tokens
+from adapters.model_folder import context_tokens, model_folder, ordinary_tokens
 from adapters.programs import engine_env, installed_version, program_words, told_env
 from adapters.server import Server, ServerStart, running_server
 from adapters.server_metrics import ServerMetrics
@@ -38,7 +37,8 @@ class VllmEndpoint:
             server.processes.log(),
         )
         self._sizes = sizes_of(self._said)
-        told = server.json("/version") or {}
+        told = server.json("/version")
+        told = told if isinstance(told, Mapping) else {}
         self.engine_version = str(told.get("version", "unknown"))
         self.engine_kind = str(told.get("engine_kind", "real"))
         folder = model_folder(settings.model, server.env)
@@ -83,7 +83,7 @@ class VllmEndpoint:
         return {
             **self._sizes,
             "command": list(self._server.command),
-            "environment": told_env({**os.environ, **self._settings.env}, _TOLD),
+            "environment": told_env(self._server.env, _TOLD),
             "startup_s": round(self._server.startup_s, 3),
             "log": self._settings.log_path and self._settings.log_path.name,
             "assumptions": [],
@@ -187,6 +187,20 @@ def _is_cpu(settings: EngineSettings) -> bool:
     return cpu
 
 
+def _check_context(settings: EngineSettings) -> None:
+    """Refuse a context that vLLM would refuse minutes later, unless the author insists."""
+    folder = model_folder(settings.model, settings.env)
+    longest = None if folder is None else context_tokens(folder)
+    insists = "VLLM_ALLOW_LONG_MAX_MODEL_LEN" in settings.env
+    if longest is not None and settings.max_model_len > longest and not insists:
+        error = EngineError(
+            f"max_model_len {settings.max_model_len} is more than the {longest} tokens that "
+            f"{settings.model} knows (max_position_embeddings)"
+        )
+        error.add_note("lower base.max_model_len")
+        raise error
+
+
 def _check_limits(settings: EngineSettings) -> None:
     continuous = settings.toggles["batching"].kind == "continuous"
     if continuous and settings.max_num_seqs == 1:
@@ -196,6 +210,7 @@ def _check_limits(settings: EngineSettings) -> None:
             f"max_num_seqs {settings.max_num_seqs} must be at most max_batched_tokens "
             f"{step_tokens(settings)}: each running sequence takes a token of a step"
         )
+    _check_context(settings)
     wanted = int(settings.toggles["tensor_parallel"].kind)
     if wanted > settings.gpu_count:
         raise EngineError(f"tensor_parallel {wanted} needs more than {settings.gpu_count} GPUs")

@@ -178,7 +178,7 @@ def _kv_cache_dtype(server: Said, _: ToggleValue) -> _Labels:
     )
     return tuple(
         None if name is None else _KV_NAMES.get(name, "fp8" if name.startswith("fp8") else name)
-        for name in told
+        for name in (None if name is None else str(name) for name in told)
     )
 
 

@@ -70,7 +70,7 @@ class Stopwatch:
         """Start."""
         self._since = time.perf_counter()
 
-    def answered(self, record: object) -> None:
+    def answered(self, requests: int) -> None:
         """Note nothing: the engine counts."""
 
     def ended(self, run: PlannedRun, status: str) -> None:

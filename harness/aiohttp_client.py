@@ -46,6 +46,8 @@ class AiohttpClient:
     authorities that this machine trusts.
     """
 
+    kind = "aiohttp"
+
     def __init__(
         self,
         target: Target,
@@ -61,6 +63,7 @@ class AiohttpClient:
             "than when they came"
         )
         self.replaced_connections = 0  # requests put on a new connection
+        self.opened_connections = 0
         self._target = target
         self._asking = asking or Asking()
         self._clock = clock
@@ -174,6 +177,7 @@ class AiohttpClient:
             context.trace_request_ctx.connecting_since_ns = self._clock.now_ns()
 
         async def connected(_: object, context: SimpleNamespace, __: object) -> None:
+            self.opened_connections += 1
             attempt = context.trace_request_ctx
             attempt.connect_ns = self._clock.now_ns() - attempt.connecting_since_ns
 

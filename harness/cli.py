@@ -12,7 +12,7 @@ from typing import Any
 
 from harness import __version__
 from harness.interrupts import interruptible
-from harness.load_arguments import add_load, add_serve
+from harness.load_arguments import add_calibrate, add_dialect, add_load, add_serve
 
 RUN_WENT_WRONG, WRONG_BEFORE_START, INTERRUPTED = 1, 2, 130  # 0 is good
 
@@ -93,10 +93,11 @@ def _parser() -> argparse.ArgumentParser:
 
     report = commands.add_parser("report", help="rebuild tables, plots and page from stored runs")
     report.add_argument("directory", type=Path, metavar="DIR", help="the folder of a sweep")
+    add_dialect(report)
     report.set_defaults(command="report", folder=None)
 
     add_serve(commands)
-    for command in (run, plan, report, add_load(commands)):
+    for command in (run, plan, report, add_load(commands), add_calibrate(commands)):
         command.add_argument(
             "--json", action="store_true", help="print one JSON document and nothing else"
         )
@@ -128,8 +129,11 @@ def _tell(error: Exception) -> None:
 
 
 def _tell_interrupted(arguments: argparse.Namespace) -> None:
-    stored = f"  finished runs are stored: harness report {arguments.folder}"
-    _say("interrupted", *([stored] if _has_begun(arguments) else []))
+    folder = arguments.folder
+    stored = folder is not None and any(folder.glob("*/manifest.json"))
+    found = f"  finished runs are stored: harness report {folder}"
+    none = "  no run had finished" if _has_begun(arguments) else None
+    _say("interrupted", *filter(None, [found if stored else none]))
 
 
 def _say(*lines: str) -> None:

@@ -31,12 +31,15 @@ class Clock(Protocol):
 
 
 class MonotonicClock:
-    """`perf_counter_ns`, counted from the moment this object was made (`origin_ns`)."""
+    """`perf_counter_ns`, counted from `origin_ns`: the moment this object was made, or as given.
+
+    It is one clock for all processes of a machine, so several can share an origin.
+    """
 
     __slots__ = ("origin_ns",)
 
-    def __init__(self) -> None:
-        self.origin_ns = time.perf_counter_ns()
+    def __init__(self, origin_ns: int | None = None) -> None:
+        self.origin_ns = time.perf_counter_ns() if origin_ns is None else origin_ns
 
     def now_ns(self) -> int:
         """Return the time since `origin_ns`, in nanoseconds."""

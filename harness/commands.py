@@ -17,6 +17,7 @@ from rich.text import Text
 
 from adapters import ENGINES
 from adapters.base import EngineAdapter, EngineError
+from harness.calibrate_command import calibrate
 from harness.load_command import load
 from harness.output import PlainConsole, printing
 from harness.plan.document import plan_document
@@ -30,6 +31,8 @@ from harness.reporting import rebuild
 from harness.serve_command import serve
 from harness.spec import SpecError, load_sweep
 from harness.sweep import Sweep
+from results.dialects.block import dialect_block
+from results.dialects.document import dialect_document
 from results.store import StoreError
 from results.tables import print_summary
 from workloads.base import WorkloadError
@@ -68,7 +71,7 @@ def report(arguments: argparse.Namespace) -> int:
     """Rebuild the report of a stored sweep and show it; return what its runs came to."""
     if arguments.directory.is_file():
         raise StoreError(f"{arguments.directory}: is a file; expected the folder of a sweep")
-    return _show(arguments.directory, as_json=arguments.json)
+    return _show(arguments.directory, as_json=arguments.json, dialect=arguments.dialect)
 
 
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
@@ -77,6 +80,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "report": report,
     "load": load,
     "serve": serve,
+    "calibrate": calibrate,
 }
 
 
@@ -101,26 +105,29 @@ def _new_folder(out: Path | None, name: str) -> Path:
     return out
 
 
-def _show(folder: Path, *, as_json: bool) -> int:
+def _show(folder: Path, *, as_json: bool, dialect: str | None = None) -> int:
     summary = rebuild(folder)
+    told = None if dialect is None else dialect_document(folder, dialect, summary)
     statuses = Counter(one["status"] for one in summary["runs"])
+    not_run = sum(one["status"] == "interrupted" and not one["metrics"] for one in summary["runs"])
     with printing():
         if as_json:
-            _print_json(summary)
+            _print_json(summary if told is None else {**summary, "dialect": told})
         else:
             print_summary(summary, PlainConsole())
+            sys.stdout.write("" if told is None else f"\n{dialect_block(summary, told)}\n")
     with printing() if not as_json else contextlib.suppress(OSError):
         console = PlainConsole(stderr=as_json)
-        for line in (*_missing(statuses), f"wrote {folder}"):
+        for line in (*_missing(statuses, not_run), f"wrote {folder}"):
             console.print(Text(line), soft_wrap=True)
     return 1 if _WENT_WRONG & set(statuses) or not statuses["ok"] else 0
 
 
-def _missing(statuses: Counter[str]) -> Iterator[str]:
+def _missing(statuses: Counter[str], not_run: int) -> Iterator[str]:
     """Yield how many of the planned runs are stored, where some are not."""
     planned = statuses.total() - statuses["skipped"]
-    if gone := statuses["interrupted"]:
-        yield f"{planned - gone} of {planned} planned runs are stored; the others did not finish"
+    if not_run:
+        yield f"{planned - not_run} of {planned} planned runs are stored; the others did not finish"
 
 
 def _print_json(document: Mapping[str, Any]) -> None:

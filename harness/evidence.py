@@ -2,7 +2,8 @@
 
 A toggle is *verified* when a counter of the server moved as it must, *contradicted* when the
 server's own word or a counter says the opposite (the run is void), *not exercised* when the load
-could not have moved the counter, and *unverifiable* when the server counts nothing that tells.
+could not have moved the counter, and *unverifiable* when the server counts nothing that tells. What
+a stand-in counts proves nothing of the engine in whose place it stands, but may well contradict.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ VERIFIED = "verified"
 CONTRADICTED = "contradicted"
 NOT_EXERCISED = "not exercised"
 UNVERIFIABLE = "unverifiable"
+STAND_IN = "stand-in"  # the kind of an engine that only speaks like another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +59,12 @@ def examine(
     effective: Mapping[str, str],
     counters: ServerCounters,
     exercise: Exercise,
+    engine_kind: str | None = None,
 ) -> dict[str, Triple]:
-    """Return the triple of each toggle; `counters` are the differences over the run."""
+    """Return the triple of each toggle; `counters` are the differences over the run.
+
+    Of a stand-in (`engine_kind`) nothing is verified.
+    """
     triples = {}
     for toggle, value in settings.toggles.items():
         seen = _Seen(value.kind, counters, exercise, settings.max_batched_tokens)
@@ -66,6 +72,8 @@ def examine(
         says = effective.get(toggle)
         if says not in (None, value.label) and value.kind != "auto":  # auto leaves it to the engine
             verdict = CONTRADICTED
+        if verdict == VERIFIED and engine_kind == STAND_IN:
+            verdict = UNVERIFIABLE
         triples[toggle] = Triple(value.label, says, observed, verdict)
     return triples
 
@@ -74,15 +82,19 @@ def contradictions(triples: Mapping[str, Triple]) -> list[str]:
     """Return one sentence for each contradicted toggle; any makes the run void."""
     return [
         f"{toggle}: {triple.requested} was asked for, the server says "
-        f"{triple.effective or 'nothing'} and its counter shows {triple.observed}"
+        f"{triple.effective or 'nothing'} and its counter shows {_shown(triple.observed)}"
         for toggle, triple in triples.items()
         if triple.verdict == CONTRADICTED
     ]
 
 
+def _shown(observed: float | None) -> str:
+    return "nothing" if observed is None else f"{observed:.4g}"
+
+
 def _prefix_caching(seen: _Seen) -> _Finding:
     cached, prompt = seen.counters.cached_prompt_tokens, seen.counters.prompt_tokens
-    if cached is None or not prompt:
+    if cached is None or not prompt or cached > prompt:  # more found than asked: no such counter
         return None, UNVERIFIABLE
     share = cached / prompt
     if seen.kind == "off" and (cached or seen.counters.looked_up_prompt_tokens):

@@ -161,9 +161,10 @@ def _record(exchange: Exchange, answer: Answer, raw_ends: NDArray[np.int64]) -> 
     events = np.empty((len(raw_ends), 2), dtype=np.int64)
     events[:, 0] = times_ns[np.searchsorted(read_ends, raw_ends)]
     events[:, 1] = answer.tokens
-    counted, source = answer.output_tokens, "usage"
+    counted, prompt, source = answer.output_tokens, answer.prompt_tokens, "usage"
     if counted is None and answer.error_kind is None:
         counted, source = len(events), "client"
+        prompt = _sent_tokens(request) if prompt is None else prompt
     return RequestRecord(
         request_id=request.request_id,
         response_id=answer.response_id,
@@ -175,7 +176,7 @@ def _record(exchange: Exchange, answer: Answer, raw_ends: NDArray[np.int64]) -> 
         token_events=events,
         closed_ns=exchange.closed_ns,
         connect_ns=exchange.connect_ns,
-        prompt_tokens=answer.prompt_tokens,
+        prompt_tokens=prompt,
         cached_prompt_tokens=answer.cached_prompt_tokens,
         output_tokens=counted,
         output_tokens_source=None if counted is None else source,
@@ -184,3 +185,8 @@ def _record(exchange: Exchange, answer: Answer, raw_ends: NDArray[np.int64]) -> 
         error_kind=answer.error_kind,
         error=answer.error,
     )
+
+
+def _sent_tokens(request: Request) -> int:
+    """Return the tokens of the prompt, without what a chat template adds."""
+    return sum(segment.tokens for segment in request.prompt)

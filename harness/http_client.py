@@ -36,6 +36,7 @@ class HttpClient:
     `send` returns the times of a request as soon as it has ended; `settled` reads the answers.
     """
 
+    kind = "http"
     about: str | None = None  # nothing that a report would have to say
 
     def __init__(
@@ -57,6 +58,11 @@ class HttpClient:
         self._pool = Pool(parts.hostname or "", parts.port or 80, clock, idle_limit_s=idle_limit_s)
         self._messages: dict[str, bytes] = {}
         self._kept = KeptAnswers(keep_bytes)
+
+    @property
+    def opened_connections(self) -> int:
+        """Connections opened so far, those that were replaced among them."""
+        return self._pool.opened
 
     @property
     def read_on_the_clock(self) -> int:

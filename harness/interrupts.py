@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ONE_PRESS_S = 2.0  # whoever presses several times within it means one interrupt
+
+
+class Interrupts:
+    """The interrupts of a block: the first is answered by `act`, a later one raises."""
+
+    def __init__(self, act: Callable[[], object] | None) -> None:
+        self.came = False
+        self._act = act
+        self._last_s = -_ONE_PRESS_S
+
+    def take(self, _: int, __: FrameType | None) -> None:
+        """Take one signal. Raises `KeyboardInterrupt` unless it is answered in another way."""
+        if time.monotonic() - self._last_s <= _ONE_PRESS_S:
+            return
+        self._last_s = time.monotonic()
+        act, self._act, self.came = self._act, None, True
+        if act is None:
+            raise KeyboardInterrupt
+        act()
 
 
 @contextmanager
@@ -19,15 +39,28 @@ def interruptible() -> Iterator[None]:
     A second one within two seconds would end the cleaning up that the first one began: a run half
     removed, an engine left running. A later one is meant. For the main thread only.
     """
-    last_s = -_ONE_PRESS_S
+    with _taken_by(Interrupts(None)):
+        yield
 
-    def interrupt(_: int, __: FrameType | None) -> None:
-        nonlocal last_s
-        if time.monotonic() - last_s > _ONE_PRESS_S:
-            last_s = time.monotonic()
-            raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+@contextmanager
+def answering_interrupts(act: Callable[[], object]) -> Iterator[Interrupts]:
+    """Enter to have the first interrupt call `act` in place of raising; yields whether it came.
+
+    So that what is under way can be ended in order, and nothing of it is lost. One more, two
+    seconds later, raises. Signals are the main thread's: in another nothing changes.
+    """
+    interrupts = Interrupts(act)
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupts
+        return
+    with _taken_by(interrupts):
+        yield interrupts
+
+
+@contextmanager
+def _taken_by(interrupts: Interrupts) -> Iterator[None]:
+    before = {number: signal.signal(number, interrupts.take) for number in _SIGNALS}
     try:
         yield
     finally:

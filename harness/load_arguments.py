@@ -1,4 +1,4 @@
-"""What `harness load` and `harness serve` take on the command line. Light: the parser needs it."""
+"""What `harness load`, `serve` and `calibrate` take on the line. Light: the parser needs it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+DIALECTS = ("vllm", "sglang", "aiperf", "guidellm")
+
 _LOAD = "load an OpenAI-compatible server that runs already, and print what it did"
 _SERVE = "serve the embedded engine over HTTP, in real time (simulated)"
+_CALIBRATE = "measure how exact this machine's client is, and up to which load"
 _TOGGLES = """\
 toggles are given as NAME=VALUE, as in a sweep file: prefix_caching=off speculative=eagle
 """
@@ -35,6 +38,12 @@ def add_load(commands: Any) -> argparse.ArgumentParser:
     how.add_argument("--requests", type=_count, metavar="N", help="closed loop: 100")
     how.add_argument("--rate", type=_positive, metavar="R", help="conversations started a second")
     how.add_argument("--duration", metavar="T", help="of an open loop, as '60 s'")
+    how.add_argument(
+        "--max-concurrency",
+        type=_count,
+        metavar="N",
+        help="of an open loop: conversations alive at most; the others wait, and it counts",
+    )
     how.add_argument("--arrivals", choices=("poisson", "constant"), help="of an open loop: poisson")
     load.add_argument(
         "--api", choices=("completions", "chat"), default="completions", help="completions"
@@ -48,10 +57,27 @@ def add_load(commands: Any) -> argparse.ArgumentParser:
     load.add_argument("--seed", type=_natural, default=0, metavar="N", help="0")
     load.add_argument("--warmup", type=_natural, default=0, metavar="N", help="requests before: 0")
     load.add_argument("--timeout", metavar="T", help="for one request, as '30 s'; default: none")
+    load.add_argument(
+        "--workers",
+        type=_workers,
+        metavar="N",
+        help="processes that offer the load; auto (default): one, or more for a rate that needs "
+        "them by what `harness calibrate` found",
+    )
     load.add_argument("--wait", default="30 s", metavar="T", help="for the server to answer: 30 s")
     load.add_argument("--out", type=Path, metavar="DIR", help="a new folder to keep the records in")
+    add_dialect(load)
     load.set_defaults(command="load", folder=None)
     return load
+
+
+def add_dialect(command: argparse.ArgumentParser) -> None:
+    """Add the option that states the records as another tool would."""
+    command.add_argument(
+        "--dialect",
+        choices=DIALECTS,
+        help="below the figures, the same records by that tool's formulas, and what differs",
+    )
 
 
 def add_serve(commands: Any) -> argparse.ArgumentParser:
@@ -76,8 +102,25 @@ def add_serve(commands: Any) -> argparse.ArgumentParser:
     return serve
 
 
+def add_calibrate(commands: Any) -> argparse.ArgumentParser:
+    """Add the command `calibrate` and return its parser."""
+    calibrate: argparse.ArgumentParser = commands.add_parser(
+        "calibrate", help=_CALIBRATE, description=f"{_CALIBRATE}; under a minute"
+    )
+    calibrate.add_argument(
+        "--sweep", type=Path, metavar="SWEEP.yaml", help="tell whether it stays below that load"
+    )
+    calibrate.add_argument("--out", type=Path, metavar="FILE", help="a new file for the result")
+    calibrate.set_defaults(command="calibrate", folder=None)
+    return calibrate
+
+
 def _count(text: str) -> int:
     return _whole(text, 1)
+
+
+def _workers(text: str) -> int | None:
+    return None if text == "auto" else _count(text)
 
 
 def _natural(text: str) -> int:

@@ -15,6 +15,7 @@ from harness.progress import RequestCount
 from harness.spec import AnyWorkload, Load, SpecError
 from harness.spec.quantities import duration_ns
 from harness.spec.trace_format import guess_format
+from results.dialects.block import dialect_block
 from results.serving_block import serving_block
 from results.store import StoreError
 from workloads.lengths import Fixed
@@ -26,7 +27,7 @@ _KINDS = "shared-prefix, multi-turn or trace:PATH"
 
 
 def load(arguments: argparse.Namespace) -> int:
-    """Load a server that runs, print what came of it; 1 when a request failed."""
+    """Load a server that runs, print what came of it; 1 when it failed or its client is INVALID."""
     order = _order(arguments)
     arguments.folder = order.out
     with RequestCount(sys.stderr) as count:
@@ -36,6 +37,8 @@ def load(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(summary, indent=1, allow_nan=False) + "\n")
     else:
         sys.stdout.write(serving_block(summary) + "\n")
+        if order.dialect is not None:
+            sys.stdout.write(f"\n{dialect_block(summary, summary['dialect'])}\n")
     if order.out is not None:
         sys.stderr.write(f"wrote {order.out}\n")
     return 0 if run["status"] == "ok" else 1
@@ -64,15 +67,17 @@ def _order(arguments: argparse.Namespace) -> LoadOrder:
         load=asked,
         seed=arguments.seed,
         warmup=arguments.warmup,
+        workers=arguments.workers,
         timeout_s=None if timeout_ns is None else timeout_ns / 1e9,
         out=arguments.out,
+        dialect=arguments.dialect,
     )
 
 
 def _load(arguments: argparse.Namespace) -> Load:
     if arguments.rate is None:
-        for name in ("duration", "arrivals"):
-            if getattr(arguments, name) is not None:
+        for name in ("duration", "arrivals", "max-concurrency"):
+            if getattr(arguments, name.replace("-", "_")) is not None:
                 raise SpecError(f"--{name} belongs to an open loop: it needs --rate")
         return Load(
             mode="concurrency",
@@ -90,6 +95,7 @@ def _load(arguments: argparse.Namespace) -> Load:
         mode="rate",
         arrivals=arguments.arrivals or "poisson",
         rate_rps=arguments.rate,
+        max_concurrency=arguments.max_concurrency,
         duration_ns=duration,
     )
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 
 from harness.client import Client, Request, failed_record, network_error_kind
 from harness.clock import Clock
-from harness.schedule import ClosedLoop, OpenLoop, Schedule
+from harness.schedule import ClosedLoop, OpenLoop, Schedule, Slots
 from results.records import RequestRecord
 from workloads.base import Conversation
 
 Progress = Callable[[RequestRecord], object]
+CANCELLED = "cancelled"  # the kind of what was in flight when the run was interrupted
 
 
 def requests_of(conversations: Sequence[Conversation]) -> tuple[tuple[Request, ...], ...]:
@@ -53,9 +54,26 @@ async def play(
     *,
     progress: Progress | None = None,
 ) -> list[RequestRecord]:
-    """Return one record for every turn, in the order of conversations and turns.
+    """Return one record for every turn, as `play_sessions` does.
 
     All requests are made first; the schedule's times count from the moment when they are.
+    """
+    sessions = sessions_of(conversations)
+    return await play_sessions(client, clock, schedule, sessions, clock.now_ns(), progress=progress)
+
+
+async def play_sessions(
+    client: Client,
+    clock: Clock,
+    schedule: Schedule,
+    sessions: Sequence[Session],
+    begin_ns: int,
+    *,
+    progress: Progress | None = None,
+) -> list[RequestRecord]:
+    """Return one record for every turn, in the order of `sessions` and turns.
+
+    The schedule's times count from `begin_ns` of the clock.
     A later turn is due at the last byte of the answer before plus its think time. A turn that
     fails does not end its conversation: the history is recorded, so what follows can be asked all
     the same. What a network can cause becomes a failed record; any other exception of the client
@@ -65,17 +83,15 @@ async def play(
     a record of kind `cancelled` to `progress` for each request in flight, sends nothing more and
     lets the cancellation through: pass a list's `append` to keep what an interrupted run has.
     """
-    sessions = [
-        _Session(name=one.conversation_id, requests=requests, think_times_ns=_think_times_ns(one))
-        for one, requests in zip(conversations, requests_of(conversations), strict=True)
-    ]
+    if isinstance(schedule, ClosedLoop):
+        schedule = schedule.slots(len(sessions))
     player = _Player(client=client, clock=clock, progress=progress)
     try:
         async with asyncio.TaskGroup() as tasks:
-            if isinstance(schedule, ClosedLoop):
-                _start_slots(player, schedule, sessions, tasks)
+            if isinstance(schedule, Slots):
+                _start_slots(player, schedule, sessions, begin_ns, tasks)
             else:
-                await _start_on_time(player, schedule, sessions, tasks)
+                await _start_on_time(player, schedule, sessions, begin_ns, tasks)
     except BaseExceptionGroup as group:
         bug = group.exceptions[0]  # as itself: who catches its type need not know of tasks
     else:
@@ -84,7 +100,7 @@ async def play(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Session:
+class Session:
     """A conversation on its way: what to ask, and the records so far."""
 
     name: str
@@ -93,8 +109,16 @@ class _Session:
     records: list[RequestRecord] = field(default_factory=list)
 
 
-def _think_times_ns(conversation: Conversation) -> tuple[int, ...]:
-    return tuple(turn.think_time_ns for turn in conversation.turns)
+def sessions_of(conversations: Sequence[Conversation]) -> list[Session]:
+    """Return the conversations as they are played, each with its requests."""
+    return [
+        Session(
+            name=one.conversation_id,
+            requests=requests,
+            think_times_ns=tuple(turn.think_time_ns for turn in one.turns),
+        )
+        for one, requests in zip(conversations, requests_of(conversations), strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +129,7 @@ class _Player:
     clock: Clock
     progress: Progress | None
 
-    async def converse(self, session: _Session, start_ns: int) -> int:
+    async def converse(self, session: Session, start_ns: int) -> int:
         """Return when the last answer ended, in nanoseconds; `start_ns` when there is no turn."""
         ended_ns = start_ns
         for request, think_time_ns in zip(session.requests, session.think_times_ns, strict=True):
@@ -122,7 +146,7 @@ class _Player:
         try:
             record = await self.client.send(request, scheduled_ns)
         except asyncio.CancelledError:
-            self.report(self.failed(request, scheduled_ns, "cancelled", "the run was interrupted"))
+            self.report(self.failed(request, scheduled_ns, CANCELLED, "the run was interrupted"))
             raise
         except (OSError, EOFError) as error:
             kind = network_error_kind(error)
@@ -143,16 +167,19 @@ class _Player:
 
 
 def _start_slots(
-    player: _Player, schedule: ClosedLoop, sessions: list[_Session], tasks: asyncio.TaskGroup
+    player: _Player,
+    schedule: Slots,
+    sessions: Sequence[Session],
+    begin_ns: int,
+    tasks: asyncio.TaskGroup,
 ) -> None:
     """Start one task for each slot of a closed loop; they share the queue of conversations."""
-    begin_ns = player.clock.now_ns()
     waiting = deque(sessions)
-    for slot, offset_ns in enumerate(schedule.slot_starts_ns(len(sessions))):
+    for slot, offset_ns in enumerate(schedule.starts_ns):
         tasks.create_task(_fill_slot(player, waiting, begin_ns + offset_ns), name=f"slot {slot}")
 
 
-async def _fill_slot(player: _Player, waiting: deque[_Session], start_ns: int) -> None:
+async def _fill_slot(player: _Player, waiting: deque[Session], start_ns: int) -> None:
     """Play conversations one after the other until none is left.
 
     They start in the order of the queue; the next is due when the last answer has ended.
@@ -164,12 +191,15 @@ async def _fill_slot(player: _Player, waiting: deque[_Session], start_ns: int) -
 
 
 async def _start_on_time(
-    player: _Player, schedule: OpenLoop, sessions: list[_Session], tasks: asyncio.TaskGroup
+    player: _Player,
+    schedule: OpenLoop,
+    sessions: Sequence[Session],
+    begin_ns: int,
+    tasks: asyncio.TaskGroup,
 ) -> None:
     """Start each conversation at its time, or later where `max_concurrency` makes it wait."""
     if len(schedule.starts_ns) != len(sessions):
         raise ValueError(f"{len(schedule.starts_ns)} starts for {len(sessions)} conversations")
-    begin_ns = player.clock.now_ns()
     places = asyncio.Semaphore(schedule.max_concurrency or max(len(sessions), 1))
     for session, offset_ns in zip(sessions, schedule.starts_ns, strict=True):
         await player.clock.sleep_until_ns(begin_ns + offset_ns)
@@ -178,7 +208,7 @@ async def _start_on_time(
         task.add_done_callback(lambda _: places.release())
 
 
-def _collected(sessions: list[_Session]) -> list[RequestRecord]:
+def _collected(sessions: Sequence[Session]) -> list[RequestRecord]:
     """All records in order. A request that vanished is a bug here, never a smaller number."""
     records = [record for session in sessions for record in session.records]
     turns = sum(len(session.requests) for session in sessions)

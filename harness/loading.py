@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -10,19 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from adapters.attach import Attached
+from adapters.base import ServerCounters
 from harness import __version__
+from harness.counter_moves import counter_moves
 from harness.environment import git_commit, host_facts
-from harness.play import Answered, Played, play_http
+from harness.interrupts import answering_interrupts
+from harness.play import Answered, Played, PlayInterrupted, play_http
+from harness.probe import probe
+from harness.prompt_counts import prompt_counts
 from harness.question import Question, question_of
 from harness.request_body import Asking
 from harness.spec import AnyWorkload, Load
-from harness.sweep import difference
+from harness.worker_count import worker_count
 from results.analysis import write_summary
-from results.store import create_sweep, write_run, write_sweep
+from results.dialects.document import dialect_document
+from results.store import create_sweep, run_folder, write_run, write_sweep
 
 _UNBOUNDED_TOKENS = 1 << 20  # where the server does not tell how long a request may be
 _BLOCK_TOKENS = 16  # in which the prefix hits of a server that does not tell are counted
 _RUN = "load"  # the key of the one run
+_SEEDS = 1 << 31  # servers take a seed of 32 bits
 _WARMUP_SEED = 0x7761726D  # another draw than any that is measured
 
 
@@ -37,27 +45,86 @@ class LoadOrder:
     seed: int
     warmup: int  # requests before the measured ones, of other texts
     timeout_s: float | None  # for one request
+    workers: int | None  # processes that offer the load; None: as many as it needs
     out: Path | None  # None: nothing is kept
+    dialect: str | None = None  # a tool by whose formulas the records are stated as well
 
 
 def load_server(order: LoadOrder, answered: Answered) -> dict[str, Any]:
     """Return the summary of one run against the server; written to `out` where it is given.
 
-    Raises `WorkloadError`, `EngineError` or `StoreError` before anything is sent.
+    With a dialect the summary that is returned has a key `dialect` more. An interrupted run has
+    the status `interrupted` and the figures of what had ended; where nothing had, nothing is left
+    and `KeyboardInterrupt` says so. Raises `WorkloadError`, `EngineError` or `StoreError` before
+    anything is sent.
     """
     question = _question(order, order.load, order.seed)
     with ExitStack() as kept:
         folder = order.out or Path(kept.enter_context(tempfile.TemporaryDirectory())) / "load"
         create_sweep(folder)
-        ramp_ns = _warm_up(order)
-        before = order.endpoint.counters()
-        started = datetime.now(UTC)
-        run = _play(order, question, ramp_ns, answered)
-        counters = difference(before, order.endpoint.counters())
-        write_sweep(folder, _document(order, started))
-        manifest = _manifest(order, question, run, started) | {"counters": asdict(counters)}
-        write_run(folder, _RUN, manifest, run.records)
-        return write_summary(folder).summary
+        try:
+            return _stored(_probed(order), question, folder, answered)
+        except BaseException:
+            if not run_folder(folder, _RUN).exists():
+                shutil.rmtree(folder, ignore_errors=True)  # so that the order can be given again
+            raise
+
+
+def _probed(order: LoadOrder) -> LoadOrder:
+    """Return `order` without what the server refuses. Its counters are read later."""
+    found = probe(order.endpoint.target, _asking(order))
+    endpoint = replace(order.endpoint, target=found.target, told=found.notes)
+    return replace(order, endpoint=endpoint)
+
+
+def _stored(
+    order: LoadOrder, question: Question, folder: Path, answered: Answered
+) -> dict[str, Any]:
+    """Return the summary of the run, stored in `folder`; an interrupt does not end the storing."""
+    run = _run(order, question, answered)
+    with answering_interrupts(lambda: None):
+        write_sweep(folder, _document(order, run.started))
+        write_run(folder, _RUN, _manifest(order, question, run), run.played.records)
+        summary = write_summary(folder).summary
+        if order.dialect is None:
+            return summary
+        return {**summary, "dialect": dialect_document(folder, order.dialect, summary)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """What was played, and how it came to its end."""
+
+    played: Played
+    started: datetime
+    counters: ServerCounters  # moves over the run
+    odd: tuple[str, ...] = ()  # what must be said of them
+    interrupted: str | None = None  # how far it was then; None: it came to its own end
+
+
+def _run(order: LoadOrder, question: Question, answered: Answered) -> _Run:
+    """Return what came of the load. Raises `KeyboardInterrupt` where nothing had ended."""
+    ramp_ns = _warm_up(order)
+    before = order.endpoint.counters()
+    started = datetime.now(UTC)
+    try:
+        played = _play(order, question, ramp_ns, answered)
+    except PlayInterrupted as cut:
+        played, ended = cut.played, len(cut.played.records)
+        if not ended:
+            raise
+        if ended < question.requests:
+            how = f"{ended} of {question.requests} requests had ended"
+            left_out = f"; {cut.in_flight} in flight were cut off and are in no figure"
+            # What the server counts holds those that were cut off too.
+            return _Run(
+                played=played,
+                started=started,
+                counters=ServerCounters(),
+                interrupted=how + left_out * bool(cut.in_flight),
+            )
+    counters, odd = counter_moves(before, order.endpoint.counters())
+    return _Run(played=played, started=started, counters=counters, odd=odd)
 
 
 def _question(order: LoadOrder, load: Load, seed: int) -> Question:
@@ -66,9 +133,19 @@ def _question(order: LoadOrder, load: Load, seed: int) -> Question:
 
 
 def _play(order: LoadOrder, question: Question, ramp_ns: int, answered: Answered) -> Played:
-    asking = Asking(seed=order.seed, timeout_s=order.timeout_s)
     schedule = question.schedule(order.load, ramp_ns)
-    return play_http(order.endpoint.target, schedule, question.conversations, answered, asking)
+    return play_http(
+        order.endpoint.target,
+        schedule,
+        question.conversations,
+        answered,
+        _asking(order),
+        worker_count(order.workers, question),
+    )
+
+
+def _asking(order: LoadOrder) -> Asking:
+    return Asking(seed=order.seed % _SEEDS, timeout_s=order.timeout_s)
 
 
 def _warm_up(order: LoadOrder) -> int:
@@ -99,11 +176,9 @@ def _document(order: LoadOrder, started: datetime) -> dict[str, Any]:
     }
 
 
-def _manifest(
-    order: LoadOrder, question: Question, played: Played, started: datetime
-) -> dict[str, Any]:
-    endpoint = order.endpoint
-    failed = sum(one.error_kind is not None for one in played.records)
+def _manifest(order: LoadOrder, question: Question, run: _Run) -> dict[str, Any]:
+    endpoint, played = order.endpoint, run.played
+    status, reason = _outcome(run)
     return {
         "key": _RUN,
         "arm": "baseline",
@@ -119,17 +194,29 @@ def _manifest(
         "workload_kind": order.workload_kind,
         "load": {**order.load.facts(), "warmup_requests": order.warmup},
         "seed": order.seed,
-        "status": "failed" if failed else "ok",
-        "reason": f"{failed} of {len(played.records)} requests failed" if failed else None,
+        "status": status,
+        "reason": reason,
         "max_failed_share": 0.0,  # a load that lost a request exits with 1
         "clock": played.clock,
         "clock_origin_ns": played.origin_ns,
-        "started": started.isoformat(timespec="seconds"),
+        "client": played.client,
+        "counters": asdict(run.counters),
+        "started": run.started.isoformat(timespec="seconds"),
         "prefix_hit_ceiling": question.prefix_hit_ceiling(_BLOCK_TOKENS),
+        "prompts": prompt_counts(played.records, question.conversations, endpoint.target),
         "skipped_rows": question.skipped,
-        "notes": [*question.notes, *played.notes],
+        "notes": [*question.notes, *played.notes, *endpoint.notes, *run.odd],
         "facts": dict(endpoint.facts()),
         "host": host_facts(),
         "harness_version": __version__,
         "git_commit": git_commit(),
     }
+
+
+def _outcome(run: _Run) -> tuple[str, str | None]:
+    """Return the status of the run and, where it is not ok, the reason."""
+    if run.interrupted is not None:
+        return "interrupted", run.interrupted
+    records = run.played.records
+    failed = sum(one.error_kind is not None for one in records)
+    return ("failed", f"{failed} of {len(records)} requests failed") if failed else ("ok", None)

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import uvloop
-
-from adapters.base import Endpoint, EngineError, Target
+from adapters.base import Endpoint, Target
 from adapters.embedded.adapter import EmbeddedEndpoint
-from harness.aiohttp_client import AiohttpClient
-from harness.clock import MonotonicClock, VirtualClock, run_virtual, virtual_loop
-from harness.descriptors import allow_open_files
-from harness.http_client import HttpClient
-from harness.loadgen import play, requests_of
-from harness.reach import client_for
+from harness.client_facts import client_facts
+from harness.clock import VirtualClock, run_virtual, virtual_loop
+from harness.interrupts import Interrupts, answering_interrupts
+from harness.loadgen import play, sessions_of
 from harness.request_body import Asking
 from harness.schedule import ClosedLoop, Schedule
+from harness.share import Brought, Share, Stop, marked, offer, split
 from harness.virtual_client import VirtualClient
+from harness.workers import offer_by_workers
 from results.records import RequestRecord
 from workloads.base import Conversation
 
-Answered = Callable[[RequestRecord], object]
-
-_OWN_FILES = 64  # what this process has open beside its connections
-_OPENED_BEFOREHAND = 1024  # connections at most that are opened before the clock starts
+Answered = Callable[[int], object]  # how many more requests have ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +33,17 @@ class Played:
     records: list[RequestRecord]
     clock: str  # virtual | monotonic
     origin_ns: int  # what the records' times count from, on that clock
+    client: dict[str, Any] | None  # what its certificate is made from; None: virtual time
     notes: tuple[str, ...] = ()
+
+
+class PlayInterrupted(KeyboardInterrupt):
+    """The user ended a run over HTTP early: `played` has what had ended by then."""
+
+    def __init__(self, played: Played, in_flight: int) -> None:
+        super().__init__()
+        self.played = played
+        self.in_flight = in_flight  # requests that were cut off, which are not in `played`
 
 
 def play_on(
@@ -46,10 +52,11 @@ def play_on(
     conversations: tuple[Conversation, ...],
     answered: Answered,
     asking: Asking | None = None,
+    workers: int = 1,
 ) -> Played:
     """Return the records of one run against `endpoint`, over HTTP or in this process."""
     if endpoint.target is not None:
-        return play_http(endpoint.target, schedule, conversations, answered, asking)
+        return play_http(endpoint.target, schedule, conversations, answered, asking, workers)
     if not isinstance(endpoint, EmbeddedEndpoint):
         raise TypeError(f"no client reaches {type(endpoint).__name__}")
     return _play_virtual(endpoint, schedule, conversations, answered)
@@ -61,31 +68,53 @@ def play_http(
     conversations: tuple[Conversation, ...],
     answered: Answered,
     asking: Asking | None = None,
+    workers: int = 1,
 ) -> Played:
-    """Return the records of one run over HTTP, in real time.
+    """Return the records of one run over HTTP, in real time, offered by `workers` processes.
 
-    Raises `EngineError` when this process may not open so many connections.
+    One is this process itself. Raises `EngineError` when a process may not open so many
+    connections, and `PlayInterrupted` with what has ended when the user interrupts it.
     """
-    together = _most_at_once(schedule, conversations)
-    _check_open_files(together)
+    if isinstance(schedule, ClosedLoop):
+        schedule = schedule.slots(len(conversations))
+    whole = Share(
+        target=target,
+        asking=asking or Asking(),
+        schedule=schedule,
+        sessions=tuple(sessions_of(conversations)),
+        origin_ns=time.perf_counter_ns(),
+    )
+    ahead_ns = _wall_ahead_ns()
+    brought = _offered(split(whole, workers), answered)
+    records = [record for one in brought for record in one.records]
+    played = Played(
+        records=sorted(records, key=lambda record: record.request_id),
+        clock="monotonic",
+        origin_ns=whole.origin_ns,
+        client=client_facts(brought, whole, _wall_ahead_ns() - ahead_ns),
+        notes=_notes(brought),
+    )
+    cut_off = [one.cut_off for one in brought if one.cut_off is not None]
+    if cut_off:
+        raise PlayInterrupted(played, sum(cut_off))
+    return played
 
-    async def asks() -> Played:
-        clock = MonotonicClock()
-        async with client_for(target, clock, asking) as client:
-            for requests in requests_of(conversations):
-                client.prepare(requests)
-            await client.connect(min(together, _OPENED_BEFOREHAND))
-            with _no_garbage_collection():
-                records = await play(client, clock, schedule, conversations, progress=answered)
-            return Played(
-                records=client.settled(records),
-                clock="monotonic",
-                origin_ns=clock.origin_ns,
-                notes=_notes(client),
-            )
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(asks())
+def _offered(shares: Sequence[Share], answered: Answered) -> list[Brought]:
+    if len(shares) > 1:
+        return offer_by_workers(shares, answered)
+    (share,) = shares
+    interrupts: list[Interrupts] = []
+
+    @contextlib.asynccontextmanager
+    async def beginning(stop: Stop) -> AsyncIterator[int]:
+        loop = asyncio.get_running_loop()
+        with answering_interrupts(lambda: loop.call_soon_threadsafe(stop)) as came:
+            interrupts.append(came)
+            yield time.perf_counter_ns() - share.origin_ns
+
+    brought = offer(share, beginning, answered)
+    return marked([brought], interrupted=any(one.came for one in interrupts))
 
 
 def _play_virtual(
@@ -97,46 +126,25 @@ def _play_virtual(
     async def asks() -> list[RequestRecord]:
         loop = virtual_loop()
         client = VirtualClient(endpoint.core, loop)
-        return await play(client, VirtualClock(loop), schedule, conversations, progress=answered)
-
-    return Played(records=run_virtual(asks()), clock="virtual", origin_ns=0)
-
-
-def _most_at_once(schedule: Schedule, conversations: tuple[Conversation, ...]) -> int:
-    """Return how many requests may be open at once, at the most."""
-    if isinstance(schedule, ClosedLoop):
-        return min(schedule.concurrency, len(conversations))
-    return min(schedule.max_concurrency or len(conversations), len(conversations))
-
-
-def _check_open_files(connections: int) -> None:
-    allowed, needed = allow_open_files(), connections + _OWN_FILES
-    if allowed < needed:
-        error = EngineError(
-            f"{connections} connections at once need {needed} open files, this process may have "
-            f"{allowed} (RLIMIT_NOFILE)"
+        return await play(
+            client, VirtualClock(loop), schedule, conversations, progress=lambda _: answered(1)
         )
-        error.add_note("raise the hard limit with `ulimit -Hn`, or ask for less concurrency")
-        raise error
+
+    return Played(records=run_virtual(asks()), clock="virtual", origin_ns=0, client=None)
 
 
-def _notes(client: HttpClient | AiohttpClient) -> tuple[str, ...]:
-    about = () if client.about is None else (client.about,)
-    if not client.replaced_connections:
+def _wall_ahead_ns() -> int:
+    """Return how far the wall clock is ahead of the monotonic one; it changes when it is set."""
+    return time.time_ns() - time.perf_counter_ns()
+
+
+def _notes(brought: Sequence[Brought]) -> tuple[str, ...]:
+    about = tuple({one.about: None for one in brought if one.about is not None})
+    replaced = sum(one.facts["replaced_connections"] for one in brought)
+    if not replaced:
         return about
     text = (
-        f"{client.replaced_connections} kept connections had been closed by the server; their "
+        f"{replaced} kept connections had been closed by the server; their "
         "requests went out again on new ones, and count from the first sending"
     )
     return (*about, text)
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Hold the collector off while the clock runs: a full collection stalls every stream."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()

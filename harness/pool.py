@@ -27,6 +27,7 @@ class Pool:
         self._idle: list[Connection] = []  # the one used last is lent first: it is the freshest
         self._open: set[Connection] = set()
         self._wanted = 0
+        self.opened = 0  # connections so far
         self._turns = Turns(clock)
         self._tending: asyncio.Task[None] | None = None
 
@@ -53,6 +54,7 @@ class Pool:
     async def open(self) -> Connection:
         """Return a new connection, lent at once. Raises `OSError`."""
         connection = await open_connection(self._host, self._port, self._clock, self._turns)
+        self.opened += 1
         self._open.add(connection)
         connection.gone.add_done_callback(lambda _: self._open.discard(connection))
         return connection

@@ -12,9 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from harness.plan.planned import PlannedArm, PlannedRun
-from results.records import RequestRecord
 
 _REDRAWN_S = 0.2  # a request of a simulated run ends in microseconds: not each may move a bar
+_SILENT_S = 60.0  # without an answer: a hung engine, or answers that are long
 _LINES = 10  # lines in all where there is no terminal
 
 
@@ -29,6 +29,7 @@ class LiveProgress:
         self._in_real_time = False
         self._drawn_s = 0.0
         self._begun_s = time.monotonic()
+        self._silence = _Silence()
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -62,14 +63,20 @@ class LiveProgress:
     def started(self, run: PlannedRun, requests: int) -> None:
         """Show that `run` begins."""
         self._answered = 0
+        self._silence = _Silence()
         self._in_real_time = run.arm.engine_kind != "simulated"
         name = f"{run.arm.name} · {run.workload.name} · {run.load.label}"
         self._bars.reset(self._one, total=requests, description=name)
         self._draw()
 
-    def answered(self, _: RequestRecord) -> None:
-        """Show that a request has ended, if the last drawing is not fresh."""
-        self._answered += 1
+    def answered(self, requests: int) -> None:
+        """Show that so many more requests have ended, if the last drawing is not fresh.
+
+        Called with 0 while none does: a long silence leaves a line.
+        """
+        self._answered += requests
+        if self._silence.lasts(requests):
+            self._say(f"no answer has ended for {_SILENT_S:.0f} s; it is waited on")
         if self._in_real_time:  # drawing would hold up the loop whose lateness is measured
             return
         if time.monotonic() - self._drawn_s > _REDRAWN_S:
@@ -100,6 +107,22 @@ class LiveProgress:
         return time.monotonic() - self._begun_s
 
 
+class _Silence:
+    """How long nothing has been answered."""
+
+    def __init__(self) -> None:
+        self._since_s = time.monotonic()
+        self._told = False
+
+    def lasts(self, requests: int) -> bool:
+        """Return whether it has lasted too long, once for each silence."""
+        if requests:
+            self._since_s, self._told = time.monotonic(), False
+        lasts = not self._told and time.monotonic() - self._since_s > _SILENT_S
+        self._told = self._told or lasts
+        return lasts
+
+
 class RequestCount:
     """Counts answered requests on a terminal, by one short write a second: the load comes first.
 
@@ -109,6 +132,7 @@ class RequestCount:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._shown = stream.isatty()
+        self._silence = _Silence()
         self._count = 0
         self._written_s = 0.0
 
@@ -124,9 +148,12 @@ class RequestCount:
         if self._shown and self._count:
             self._stream.write("\r\033[K")
 
-    def answered(self, _: RequestRecord) -> None:
-        """Note that a request has ended."""
-        self._count += 1
+    def answered(self, requests: int) -> None:
+        """Note that so many more requests have ended."""
+        self._count += requests
+        if self._silence.lasts(requests):
+            self._stream.write(f"no answer has ended for {_SILENT_S:.0f} s; it is waited on\n")
+            self._stream.flush()
         if self._shown and time.monotonic() - self._written_s > 1:
             self._written_s = time.monotonic()
             self._stream.write(f"\r{self._count} requests answered")

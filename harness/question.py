@@ -32,6 +32,14 @@ class Question:
         """Tokens of the longest prompt."""
         return max(turn.prompt_tokens for one in self.conversations for turn in one.turns)
 
+    @property
+    def output_tokens_per_s(self) -> float | None:
+        """Tokens asked for a second of an open loop; None where the server sets the pace."""
+        if self.starts_ns is None or self.starts_ns[-1] <= self.starts_ns[0]:
+            return None
+        tokens = sum(turn.output_tokens for one in self.conversations for turn in one.turns)
+        return tokens / (self.starts_ns[-1] - self.starts_ns[0]) * 1e9
+
     def prefix_hit_ceiling(self, block_tokens: int) -> float | None:
         """Return the share of prompt tokens that an unlimited cache would find."""
         turns = (turn.prompt for one in self.conversations for turn in one.turns)
@@ -41,7 +49,7 @@ class Question:
         """Return how it is offered; `ramp_ns` spreads the starts of a closed loop."""
         if self.starts_ns is None:
             return ClosedLoop(concurrency=load.concurrency or 1, ramp_ns=ramp_ns)
-        return OpenLoop(starts_ns=self.starts_ns)
+        return OpenLoop(starts_ns=self.starts_ns, max_concurrency=load.max_concurrency)
 
 
 def question_of(workload: Workload, load: Load, *, seed: int, max_model_len: int) -> Question:

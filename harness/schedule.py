@@ -23,10 +23,17 @@ class ClosedLoop:
         if self.ramp_ns < 0:
             raise ValueError(f"ramp_ns must not be negative, got {self.ramp_ns}")
 
-    def slot_starts_ns(self, conversations: int) -> tuple[int, ...]:
-        """Return when each slot starts, in nanoseconds; no more slots than conversations."""
+    def slots(self, conversations: int) -> Slots:
+        """Return when each slot starts; there are no more slots than conversations."""
         slots = min(self.concurrency, conversations)
-        return tuple(slot * self.ramp_ns // slots for slot in range(slots))
+        return Slots(starts_ns=tuple(slot * self.ramp_ns // slots for slot in range(slots)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slots:
+    """A closed loop slot by slot: each starts at its time, and plays until nothing is left."""
+
+    starts_ns: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,4 +57,4 @@ class OpenLoop:
             raise ValueError(f"max_concurrency must be at least 1, got {self.max_concurrency}")
 
 
-Schedule = ClosedLoop | OpenLoop
+Schedule = ClosedLoop | Slots | OpenLoop

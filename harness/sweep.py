@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -10,8 +11,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
-from adapters.base import Endpoint, EngineAdapter, EngineError, ServerCounters
+from adapters.base import Endpoint, EngineAdapter, EngineError
 from harness import __version__
+from harness.counter_moves import counter_moves
 from harness.environment import git_commit, host_facts
 from harness.evidence import Exercise, Triple, contradictions, examine
 from harness.plan.document import plan_document
@@ -20,19 +22,13 @@ from harness.play import Played, play_on
 from harness.question import Question, question_of
 from harness.request_body import Asking
 from harness.schedule import ClosedLoop
+from harness.worker_count import worker_count
 from results.records import RequestRecord
 from results.store import create_sweep, write_run, write_sweep
 from workloads.base import Conversation
 
-# Why a run has no certificate, by the clock that it ran on.
-_UNCERTIFIED = {
-    "virtual": "virtual time: the client takes none, so there is nothing to certify",
-    "monotonic": "this version does not certify its client",
-}
+_FAILED_STARTS = 2  # different arms of an engine, after which the others are not tried
 _WARM_UP_SEED = 0x7761726D  # another draw than any that is measured
-_REQUEST_TIMEOUT_S = 1800.0  # an engine that hangs must not hang the sweep
-# Gauges, not totals: their value at the end counts, not the difference over the run.
-_GAUGES = frozenset({"peak_running"})
 
 
 class SweepProgress(Protocol):
@@ -46,8 +42,8 @@ class SweepProgress(Protocol):
         """Note that `run` begins, with so many requests."""
         ...
 
-    def answered(self, record: RequestRecord) -> None:
-        """Note that one request of the present run has ended."""
+    def answered(self, requests: int) -> None:
+        """Note that so many more requests of the present run have ended."""
         ...
 
     def ended(self, run: PlannedRun, status: str) -> None:
@@ -76,6 +72,8 @@ class Sweep:
         self._directory = directory
         self._questions: dict[tuple[str, str, int], Question] = {}
         self._ceilings: dict[tuple[str, str, int, int], float | None] = {}
+        # Engine label → arm → why it did not start; None once one has started.
+        self._starts: dict[str, dict[str, str] | None] = {}
         self._about = {
             "host": host_facts(),
             "harness_version": __version__,
@@ -103,13 +101,16 @@ class Sweep:
     ) -> Iterator[tuple[PlannedRun, Outcome]]:
         """Yield the runs of one server start with what came of them.
 
-        An engine that dies in a run ends that run; the others get a new start.
+        An engine that dies in a run ends that run; the others get a new start. A bug ends what it
+        is in, told with it, and not the sweep.
         """
-        left = list(runs)
+        left, arm = list(runs), runs[0].arm
         while left:
-            asked = False
+            asked, facts = False, {}
             try:
-                with self._started(left[0].arm, left[0].block, progress) as endpoint:
+                self._check_starts(arm)
+                with self._started(arm, left[0].block, progress) as endpoint:
+                    self._starts[arm.label] = None
                     while left and not asked:
                         run, question, asked = left[0], self._question(left[0]), True
                         progress.started(run, question.requests)
@@ -117,11 +118,35 @@ class Sweep:
                         left.pop(0)
                         asked = outcome.engine_died
                         yield run, outcome
+                continue
             except EngineError as error:
-                ended = left[:1] if asked else left  # one that does not start, starts for nobody
-                left = left[len(ended) :]
-                for run in ended:
-                    yield run, Outcome(records=[], status="failed", reason=_words(error), facts={})
+                reason = _words(error)
+            except Exception as error:  # noqa: BLE001  the edge of a run
+                reason = f"a bug of the harness, please report it: {type(error).__name__}: {error}"
+                facts = {"traceback": traceback.format_exc()}
+            ended = left[:1] if asked else left  # one that does not start, starts for nobody
+            left = left[len(ended) :]
+            if not asked:
+                self._note_failed_start(arm, reason)
+            for run in ended:
+                yield run, Outcome(records=[], status="failed", reason=reason, facts=facts)
+
+    def _check_starts(self, arm: PlannedArm) -> None:
+        """Raise `EngineError` where other arms of this engine have failed to start, and none did.
+
+        What is wrong with all of them needs minutes each time, and says nothing new.
+        """
+        failed = self._starts.get(arm.label) or {}
+        if arm.name not in failed and len(failed) >= _FAILED_STARTS:
+            names = ", ".join(failed)
+            error = EngineError(f"not started, since no arm of {arm.label} was: {names} failed")
+            error.add_note(f"the last: {next(reversed(failed.values()))}")
+            raise error
+
+    def _note_failed_start(self, arm: PlannedArm, reason: str) -> None:
+        failed = self._starts.setdefault(arm.label, {})
+        if failed is not None:  # None: an arm has started, so it is not the engine
+            failed.setdefault(arm.name, reason)
 
     def _started(
         self, arm: PlannedArm, block: int, progress: SweepProgress
@@ -135,18 +160,19 @@ class Sweep:
         run: PlannedRun,
         question: Question,
         endpoint: Endpoint,
-        answered: Callable[[RequestRecord], None],
+        answered: Callable[[int], None],
     ) -> Outcome:
         """Play one run against a cold engine and hold what it did against what was asked."""
         schedule = question.schedule(run.load, self._warm_up(run, question, endpoint))
         endpoint.reset()
         before = endpoint.counters()
         started = datetime.now(UTC)
-        asking = Asking(seed=run.seed % 2**31, timeout_s=_REQUEST_TIMEOUT_S)
-        played = play_on(endpoint, schedule, question.conversations, answered, asking)
+        asking = Asking(seed=run.seed % 2**31, timeout_s=self._plan.spec.request_timeout_s)
+        workers = worker_count(self._plan.spec.workers, question)
+        played = play_on(endpoint, schedule, question.conversations, answered, asking, workers)
         records = played.records
         try:
-            counters = difference(before, endpoint.counters())
+            counters, odd = counter_moves(before, endpoint.counters())
         except EngineError as error:
             return Outcome(
                 records=records,
@@ -160,10 +186,14 @@ class Sweep:
         exercise = Exercise(
             prefix_hit_ceiling=ceiling,
             longest_prompt_tokens=question.longest_prompt_tokens,
-            most_in_flight=run.load.concurrency or len(question.conversations),
+            most_in_flight=run.load.concurrency
+            or run.load.max_concurrency
+            or len(question.conversations),
             kv_tokens=engine_facts.get("kv_tokens"),
         )
-        triples = examine(run.arm.settings, endpoint.effective(), counters, exercise)
+        triples = examine(
+            run.arm.settings, endpoint.effective(), counters, exercise, endpoint.engine_kind
+        )
         status, reason = _judge(records, triples, self._plan.spec.max_failed_share)
         facts = {
             **_told(endpoint, played, started),
@@ -173,7 +203,11 @@ class Sweep:
             "facts": engine_facts,
         }
         return Outcome(
-            records=records, status=status, reason=reason, facts=facts, notes=played.notes
+            records=records,
+            status=status,
+            reason=reason,
+            facts=facts,
+            notes=(*played.notes, *odd),
         )
 
     def _question(self, run: PlannedRun) -> Question:
@@ -206,7 +240,7 @@ class Sweep:
             Conversation(conversation_id=one.conversation_id, turns=one.turns[:1])
             for one in others.conversations[:slots]
         )
-        asking = Asking(timeout_s=_REQUEST_TIMEOUT_S)
+        asking = Asking(timeout_s=self._plan.spec.request_timeout_s)
         schedule = ClosedLoop(concurrency=slots)
         records = play_on(endpoint, schedule, first_turns, lambda _: None, asking).records
         times = [one.closed_ns - one.sent_ns for one in records if one.sent_ns is not None]
@@ -256,23 +290,13 @@ def _told(endpoint: Endpoint, played: Played, started: datetime) -> dict[str, An
         "engine_kind": endpoint.engine_kind,
         "clock": played.clock,
         "clock_origin_ns": played.origin_ns,
+        "client": played.client,
         "started": started.isoformat(timespec="seconds"),
-        "certificate": {"verdict": None, "reasons": [_UNCERTIFIED[played.clock]]},
     }
 
 
 def _words(error: EngineError) -> str:
     return "; ".join([str(error), *getattr(error, "__notes__", [])])
-
-
-def difference(before: ServerCounters, after: ServerCounters) -> ServerCounters:
-    """Return what the counters moved by; None where the server does not count."""
-    first, last = asdict(before), asdict(after)
-    moved = {
-        name: value if value is None or name in _GAUGES else value - (first[name] or 0)
-        for name, value in last.items()
-    }
-    return ServerCounters(**moved)
 
 
 def _judge(

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from results.certificate import WORST_FIRST
 from results.effects import BASELINE, CONTROL, MARGIN, effects
-from results.flip_checks import same_settings
+from results.flip_checks import other_versions, same_settings
 from results.names import SCALARS, flatten
 from results.rows import Row, check, planned_row, public, stored_row
 from results.statistics import geometric_mean
@@ -54,6 +55,7 @@ def analyse(directory: Path) -> Analysis:
     stored = {run.manifest["key"]: stored_row(run) for run in read_runs(directory)}
     rows = _in_planned_order(stored, sweep["planned"])
     _doubt_same_settings(rows)
+    _doubt_other_versions(rows)
     requests = {row["key"]: row["requests"] for row in rows if row["requests"] is not None}
     return Analysis(finite(_summary(sweep, rows)), requests)
 
@@ -91,6 +93,7 @@ def _csv_row(run: Row) -> Row:
         "gpus": run["gpus"],
         "status": run["status"],
         "reason": run["reason"],
+        "certificate": run["certificate"]["verdict"],
         "checks": " ".join(check["name"] for check in run["checks"]),
         **{f"window.{name}": window.get(name) for name in ("kind", "start_s", "end_s")},
         **{f"counts.{name}": counts.get(name) for name in ("sent", "measured", "ok", "failed")},
@@ -127,6 +130,15 @@ def _doubt_same_settings(rows: Sequence[Row]) -> None:
             row["checks"] += [check(found[row["key"]])] if row["key"] in found else []
 
 
+def _doubt_other_versions(rows: Sequence[Row]) -> None:
+    """Add a check to runs of an engine that was not the same in all of them."""
+    for label in {row["label"] for row in rows}:
+        group = [row for row in rows if row["label"] == label]
+        found = other_versions(group)
+        for row in group:
+            row["checks"] += [check(found[row["key"]])] if row["key"] in found else []
+
+
 def _arms(rows: Sequence[Row]) -> list[Row]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
@@ -143,6 +155,7 @@ def _arm(runs: Sequence[Row]) -> Row:
         "n_blocks": len(good),
         "status": shown["status"],
         "reason": shown["reason"],
+        "certificate": _worst_certificate(good or runs),
         "gpus": shown["gpus"],
         "flipped": shown["flipped"],
         "metrics": {
@@ -151,6 +164,12 @@ def _arm(runs: Sequence[Row]) -> Row:
         },
         "p99_reliable": bool(good) and all(_p99_reliable(run["metrics"]) for run in good),
     }
+
+
+def _worst_certificate(runs: Sequence[Row]) -> str | None:
+    """Return the worst verdict on the clients of these runs; None where none was certified."""
+    verdicts = {run["certificate"]["verdict"] for run in runs}
+    return next((verdict for verdict in WORST_FIRST if verdict in verdicts), None)
 
 
 def _over_blocks(name: str, values: Iterable[float | None]) -> float | None:
@@ -175,13 +194,18 @@ def _p99_reliable(metrics: Mapping[str, Any] | None) -> bool:
 
 def _notes(rows: Sequence[Row]) -> list[str]:
     notes = [_ALIKE] if any(row["clock"] == "virtual" for row in rows) else []
-    cut = sum(row["status"] == "interrupted" for row in rows)
+    cut = sum(row["status"] == "interrupted" and not _ended_early(row) for row in rows)
     if cut:
         planned = sum(row["status"] != "skipped" for row in rows)
         notes.append(f"the sweep is not complete: {planned - cut} of {planned} runs are there")
-    if not any(row["status"] == "ok" for row in rows):
+    if not any(row["status"] == "ok" or _ended_early(row) for row in rows):
         notes.append("nothing could be measured: no run is ok")
     return notes
+
+
+def _ended_early(row: Row) -> bool:
+    """Return whether a run was interrupted and has the figures of what had ended by then."""
+    return row["status"] == "interrupted" and row["metrics"] is not None
 
 
 def _gpus(arms: Sequence[Row]) -> list[str]:

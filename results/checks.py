@@ -13,17 +13,21 @@ import pandas as pd
 from results.doubt import Doubt
 from results.flip_checks import not_exercised, unverifiable
 from results.load_checks import (
+    cap_reached,
     concurrency_not_reached,
     engine_runs_fewer,
     load_not_delivered,
     overloaded,
+    warm_prefix_cache,
 )
 from results.metrics import RunFigures, failures
 from results.names import is_open_loop
 from results.statistics import needed_samples
+from results.units import significant
 from results.window import least_requests
 
 MAX_FAILED_SHARE = 0.01  # of all sent requests, where the sweep sets no other limit
+_STEP_NS = 100_000_000  # of the wall clock; less is two clocks that were not read at one moment
 _TOO_LONG = ("context_length", "context_full")  # reasons of rows and turns that did not fit
 
 
@@ -154,7 +158,7 @@ def _usage_missing(figures: RunFigures, _: Mapping[str, Any]) -> Doubt | None:
     return Doubt(
         name="usage_missing",
         message=f"the server told no token count for {missing} of {len(answered)} answers; "
-        "events were counted instead",
+        "events, and the tokens that were sent, were counted instead",
         remedy="have the server send usage (`stream_options.include_usage`)",
     )
 
@@ -182,21 +186,33 @@ def _single_event(figures: RunFigures, _: Mapping[str, Any]) -> Doubt | None:
     return Doubt(
         name="single_event",
         message=f"{bundled} answers of several tokens came all at once: their TPOT cannot be seen",
-        remedy="look for a proxy that gathers the stream, and go around it",
+        remedy="look for a proxy that gathers the stream, or for a client or server that had to "
+        "wait for a processor",
     )
 
 
 def _time_order(figures: RunFigures, _: Mapping[str, Any]) -> Doubt | None:
     answered = figures.requests[figures.requests["ok"]]
-    spans = answered[["ttft_ms", "e2e_ms", "tail_ms"]]
-    odd = (spans < 0).any(axis=1) | (answered["last_token_ns"] < answered["first_token_ns"])
-    if not odd.any():
+    odd = int((~answered["in_order"]).sum())
+    if odd == 0:
         return None
     return Doubt(
         name="times_out_of_order",
-        message=f"{int(odd.sum())} requests have an answer before their send, or an end before "
-        "their last token",
+        message=f"{odd} requests have an answer before their send, tokens that go back in time, or "
+        "an end before their last token; they are in no latency",
         remedy="the records are damaged or two clocks were mixed: repeat the run",
+    )
+
+
+def _wall_clock_stepped(_: RunFigures, manifest: Mapping[str, Any]) -> Doubt | None:
+    step_ns = (manifest.get("client") or {}).get("wall_clock_step_ns")
+    if step_ns is None or abs(step_ns) <= _STEP_NS:
+        return None
+    how = "ahead" if step_ns > 0 else "back"
+    return Doubt(
+        name="wall_clock_stepped",
+        message=f"the wall clock was set {how} by {significant(abs(step_ns) / 1e9)} s in the run",
+        remedy="nothing measured rests on it; hold no log by wall time against this run",
     )
 
 
@@ -234,8 +250,11 @@ CHECKS: tuple[Callable[[RunFigures, Mapping[str, Any]], Doubt | None], ...] = (
     concurrency_not_reached,
     engine_runs_fewer,
     load_not_delivered,
+    cap_reached,
     overloaded,
+    warm_prefix_cache,
     _time_order,
+    _wall_clock_stepped,
     _rows_skipped,
     not_exercised,
     unverifiable,

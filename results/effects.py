@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from results.client_error import error_of_pairs
 from results.names import HIGHER, headline_metrics, kind, primary_metrics
 from results.statistics import Ratio, geometric_mean, holm, paired_ratio
 
@@ -32,6 +33,7 @@ class Comparison:
     ratio: Ratio | None  # None: a value is absent or 0, so there is no ratio
     alike: bool  # blocks without any difference: nothing was drawn, they are one
     windows_differ: bool  # a whole run against a steady part: not judged
+    client_error: float | None  # that DEGRADED clients may have made, a share; None: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,7 @@ def effects(
         elif verdicts and all(c.arm != CONTROL for c in comparisons):
             notes.append(f"{_place(group[0])}: no {CONTROL} to hold the verdicts against")
         notes += _alike_notes(group[0], comparisons) + _window_notes(group[0], comparisons)
+        notes += _client_notes(group[0], comparisons, verdicts, p_values)
         rows += [_row(group[0], c, verdicts, p_values) for c in comparisons]
     return rows, notes
 
@@ -152,6 +155,7 @@ def _compare(
         ratio=ratio,
         alike=alike,
         windows_differ=any(_window_kind(base) != _window_kind(run) for base, run in pairs),
+        client_error=error_of_pairs(pairs, metric),
     )
 
 
@@ -168,6 +172,25 @@ def _window_notes(run: Row, comparisons: Sequence[Comparison]) -> list[str]:
         f"{_place(run)}: no verdicts for {', '.join(arms)}: some of their blocks set a whole run, "
     )
     return [note + "ramp and drain included, against a steady window; ask for more requests"]
+
+
+def _client_notes(
+    run: Row,
+    comparisons: Sequence[Comparison],
+    verdicts: Verdicts,
+    p_values: Mapping[tuple[str, str], float],
+) -> list[str]:
+    """Return a note where only the clients' own error keeps an effect from a verdict."""
+    arms = [
+        c.arm
+        for c in comparisons
+        if (key := (c.arm, c.metric)) in verdicts
+        and verdicts[key] != verdict(c.ratio, p_values[key], better=kind(c.metric).better)
+    ]
+    if not arms:
+        return []
+    note = f"{_place(run)}: inconclusive for {', '.join(dict.fromkeys(arms))}: the client of some "
+    return [note + "runs is DEGRADED, and its own error may be as large as the effect"]
 
 
 def _alike(
@@ -265,7 +288,12 @@ def _verdicts(
     for metric in primary:
         adjusted |= holm({key: p for key, p in told.items() if _is_toggle_on(metric, key)})
     verdicts = {
-        key: verdict(judged[key].ratio, adjusted[key], better=kind(key[1]).better)
+        key: verdict(
+            judged[key].ratio,
+            adjusted[key],
+            better=kind(key[1]).better,
+            client_error=judged[key].client_error,
+        )
         for key in adjusted
     }
     return {key: found for key, found in verdicts.items() if found is not None}, adjusted
@@ -275,18 +303,25 @@ def _is_toggle_on(metric: str, key: tuple[str, str]) -> bool:
     return key[0] != CONTROL and key[1] == metric
 
 
-def verdict(ratio: Ratio | None, p_value: float, *, better: str | None) -> str | None:
+def verdict(
+    ratio: Ratio | None, p_value: float, *, better: str | None, client_error: float | None = 0.0
+) -> str | None:
     """Return what may be said of a ratio: NO DIFFERENCE, BETTER, WORSE or INCONCLUSIVE.
 
     Of what stands above the line, against what stands below it. No difference: the whole interval
     lies within the margin, a factor, so that n/d and d/n get one answer. `p_value` is adjusted for
     the questions asked at once, so a wide family can leave an interval beside 1 inconclusive.
+    `client_error`, a share, widens the interval: what a DEGRADED client may have made of it.
     """
     if ratio is None or ratio.low is None or ratio.high is None:
         return None
-    if max(abs(math.log(ratio.low)), abs(math.log(ratio.high))) <= math.log1p(MARGIN):
+    if client_error is None:
+        return "INCONCLUSIVE"
+    wider = math.log1p(client_error)
+    low, high = math.log(ratio.low) - wider, math.log(ratio.high) + wider
+    if max(abs(low), abs(high)) <= math.log1p(MARGIN):
         return "NO DIFFERENCE"
-    if p_value > _SIGNIFICANCE:
+    if p_value > _SIGNIFICANCE or (wider and low <= 0 <= high):
         return "INCONCLUSIVE"
     return "BETTER" if (ratio.ratio > 1) == (better == HIGHER) else "WORSE"
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from results.client_remarks import MARK, is_degraded
 from results.effects import VERDICT_BLOCKS
 from results.panels import Panel, labels, load_title, panels
 
@@ -99,7 +100,7 @@ def _named(
                 kind=kind,
                 file=file,
                 title=title,
-                caption=_caption(summary, kind),
+                caption=_caption(summary, kind) + _client_caption(group),
                 label=label,
                 panels=tuple(group),
                 first_load=first,
@@ -133,3 +134,8 @@ def _caption(summary: Mapping[str, Any], kind: Kind) -> str:
         "Shapes: measured requests of all blocks. Ticks: p50 and p99, means over blocks; "
         "~ and dotted: too few requests for a P99. Dashed: p50 of the baseline."
     )
+
+
+def _client_caption(group: Sequence[Panel]) -> str:
+    degraded = any(is_degraded(arm) for panel in group for arm in panel.arms)
+    return f" {MARK}: the client is DEGRADED." if degraded else ""

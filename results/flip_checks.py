@@ -25,19 +25,46 @@ def not_exercised(_: RunFigures, manifest: Mapping[str, Any]) -> Doubt | None:
 
 
 def unverifiable(_: RunFigures, manifest: Mapping[str, Any]) -> Doubt | None:
-    """Doubt a flip that neither a counter nor the engine's own word confirms."""
+    """Doubt a flip that no counter confirms; the engine's own word is a claim, and told as one.
+
+    What is simulated needs no proof: the embedded engine is the settings that it was made from.
+    """
     unknown = [
-        name
+        (name, proof)
         for name, proof in _flip_proofs(manifest)
-        if proof["verdict"] == "unverifiable" and proof.get("effective") != proof.get("requested")
+        if proof["verdict"] == "unverifiable"
     ]
-    if not unknown:
+    if not unknown or manifest.get("engine_kind") == "simulated":
         return None
+    silent = [name for name, proof in unknown if proof.get("effective") != proof.get("requested")]
+    if silent:
+        return Doubt(
+            name="toggle_unverifiable",
+            message=f"the engine does not tell whether the flip took effect: {', '.join(silent)}",
+            remedy="look at the launch line and the engine's log; the label alone proves nothing",
+        )
+    names = ", ".join(name for name, _ in unknown)
     return Doubt(
         name="toggle_unverifiable",
-        message=f"the engine does not tell whether the flip took effect: {', '.join(unknown)}",
-        remedy="look at the launch line and the engine's log; the label alone proves nothing",
+        message=f"the engine says that the flip took effect, and no counter shows it: {names}",
+        remedy="read its effect as that of a setting that was passed, not of one that was seen",
     )
+
+
+def other_versions(runs: Sequence[Mapping[str, Any]]) -> dict[str, Doubt]:
+    """Return a doubt per run key where one engine's runs were of several versions.
+
+    Give the runs of one engine label. A difference between versions would pass for an effect.
+    """
+    versions = sorted({run["engine_version"] for run in runs if run["engine_version"]})
+    if len(versions) < 2:
+        return {}
+    doubt = Doubt(
+        name="versions_differ",
+        message=f"the runs of {runs[0]['label']} are of several versions: {', '.join(versions)}",
+        remedy="what differs between them may be the version: run all arms on one",
+    )
+    return {run["key"]: doubt for run in runs}
 
 
 def _flip_proofs(manifest: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

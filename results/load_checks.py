@@ -9,13 +9,15 @@ import numpy as np
 import pandas as pd
 
 from results.backlog import Backlog, backlog_of
+from results.client_figures import cap_waits_ns, conversation_spans, start_rates, started_words
 from results.doubt import Doubt
 from results.metrics import RunFigures
 from results.names import is_open_loop
 from results.units import significant
-from results.window import first_turn
 
 _RUNS_FEWER = 0.9  # an engine that runs less of what is in flight than this makes the rest wait
+_BLOCK_TOKENS = 16  # by so many a request the ceiling may be short where a cache has finer blocks
+_ABOVE_CEILING = 0.01  # of all prompt tokens: more hits than the ceiling and this were there before
 _RATE_TOLERANCE = 0.02  # sends slower than the schedule by more than this were not delivered
 
 
@@ -83,7 +85,7 @@ def peak_conversations(requests: pd.DataFrame) -> int:
     One lives from its first send to its last end; one that ends as another begins is not counted
     with it.
     """
-    spans = requests.groupby("conversation").agg({"placed_ns": "min", "closed_ns": "max"})
+    spans = conversation_spans(requests)
     return _peak(spans["placed_ns"], spans["closed_ns"])
 
 
@@ -95,20 +97,54 @@ def _peak(starts_ns: pd.Series[Any], ends_ns: pd.Series[Any]) -> int:
 
 
 def load_not_delivered(figures: RunFigures, manifest: Mapping[str, Any]) -> Doubt | None:
-    """Hold the sends against the schedule, not the rate: a Poisson draw has a rate of its own."""
+    """Hold the sends against the schedule, as a certificate does, for runs that have none."""
     if not is_open_loop(manifest["load"]):
         return None
-    starts = figures.requests[first_turn(figures.requests)]
-    if len(starts) < 2:
+    rates = start_rates(figures, manifest)
+    if rates is None:
         return None
-    wanted_ns, sent_ns = (float(np.ptp(starts[name])) for name in ("scheduled_ns", "placed_ns"))
-    if wanted_ns <= 0 or sent_ns <= wanted_ns * (1 + _RATE_TOLERANCE):
+    wanted, achieved = rates
+    if wanted <= achieved * (1 + _RATE_TOLERANCE):
         return None
-    wanted, achieved = ((len(starts) - 1) / span * 1e9 for span in (wanted_ns, sent_ns))
     return Doubt(
         name="load_not_delivered",
-        message=f"{achieved:.4g} conversations/s were started, the schedule has {wanted:.4g}",
+        message=started_words(wanted, achieved),
         remedy="give the client more CPU or more connections; latencies count from the schedule",
+    )
+
+
+def cap_reached(figures: RunFigures, manifest: Mapping[str, Any]) -> Doubt | None:
+    """Name the wait for a place under a cap on conversations alive: no fault of the client."""
+    cap = manifest["load"].get("max_concurrency")
+    waits_ns = cap_waits_ns(figures, manifest)
+    waited = int((waits_ns > 0).sum())
+    if not waited:
+        return None
+    return Doubt(
+        name="cap_reached",
+        message=f"{waited} conversations waited for one of {cap} places, for up to "
+        f"{significant(float(waits_ns.max()) / 1e9)} s; TTFT from due holds this wait",
+        remedy="raise the cap, or ask for a lower rate",
+    )
+
+
+def warm_prefix_cache(figures: RunFigures, _: Mapping[str, Any]) -> Doubt | None:
+    """Say when more was found in the prefix cache than this run's own requests can have left there.
+
+    A sequence that was preempted finds its own blocks again: where there were any, nothing is told.
+    """
+    rate, ceiling = (figures.metrics[f"prefix_hit_{name}"] for name in ("rate", "ceiling"))
+    prompts = figures.requests["prompt_tokens"].sum()
+    if rate is None or ceiling is None or not prompts > 0 or figures.metrics["preemptions"]:
+        return None
+    finer = _BLOCK_TOKENS * len(figures.requests) / prompts
+    if rate <= ceiling + finer + _ABOVE_CEILING:
+        return None
+    return Doubt(
+        name="warm_prefix_cache",
+        message=f"{rate:.1%} of the prompt tokens were found in the prefix cache, but this run "
+        f"shares {ceiling:.1%}: the cache held them before",
+        remedy="empty the cache or restart the server first, or ask other texts (another seed)",
     )
 
 

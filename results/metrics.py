@@ -6,6 +6,7 @@ this module as a metric is a number or None.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +67,7 @@ def per_request(table: RecordTable, *, open_loop: bool) -> pd.DataFrame:
     failure = error.where(columns["error_kind"].notna(), None)
     failure = failure.mask(columns["error_kind"].isna() & np.isnan(first), NO_TOKEN)
     ok = failure.isna().to_numpy()
+    in_order = ~_out_of_order(table, sent, closed)
     counted = _floats(columns["output_tokens"])
     tokens = np.where(np.isnan(counted), event_sum, counted)
     later = tokens - first_tokens
@@ -80,6 +82,7 @@ def per_request(table: RecordTable, *, open_loop: bool) -> pd.DataFrame:
         "scheduled_e2e_ms": last - due,
         "tail_ms": closed - last,
     }
+    seen = ok & in_order
     return pd.DataFrame(
         {
             "request_id": columns["request_id"],
@@ -91,14 +94,17 @@ def per_request(table: RecordTable, *, open_loop: bool) -> pd.DataFrame:
             "first_token_ns": first,
             "last_token_ns": last,
             "closed_ns": closed,
+            "connect_ns": _floats(columns["connect_ns"]),
             "ok": ok,
+            "in_order": in_order,
             "failure": failure,
             "asked_tokens": _floats(columns["asked_tokens"]),
             "prompt_tokens": _floats(columns["prompt_tokens"]),
             "output_tokens": tokens,
             "server_counted": (columns["output_tokens_source"] == "usage").fillna(value=False),
             "token_times_known": ok & (event_sum == tokens),
-            **{name: np.where(ok, span_ns / 1e6, np.nan) for name, span_ns in figures.items()},
+            "send_delay_ms": (sent - due) / 1e6,
+            **{name: np.where(seen, span_ns / 1e6, np.nan) for name, span_ns in figures.items()},
         }
     )
 
@@ -118,6 +124,18 @@ def _event_ends(table: RecordTable) -> tuple[Floats, Floats, Floats, Floats]:
     return first, last, first_tokens, _sum_per_request(table, table.event_tokens)
 
 
+def _out_of_order(table: RecordTable, sent: Floats, closed: Floats) -> NDArray[np.bool_]:
+    """Return which requests have a time before one that it must follow: no span of them is true.
+
+    sent, then token events one after the other, then the end.
+    """
+    first, last, _, _ = _event_ends(table)
+    gaps, inside = _gaps(table, np.ones(len(table), np.bool_))
+    back = np.zeros(len(table.event_time_ns), np.int64)
+    back[1:][inside] = gaps[inside] < 0
+    return (first < sent) | (closed < last) | (_sum_per_request(table, back) > 0)
+
+
 def _sum_per_request(table: RecordTable, values: NDArray[np.int64]) -> Floats:
     """Return the sum of `values`, one an event, over each request; 0 for one without events."""
     running = np.concatenate([[0], np.cumsum(values)])
@@ -125,8 +143,12 @@ def _sum_per_request(table: RecordTable, values: NDArray[np.int64]) -> Floats:
 
 
 def latencies(table: RecordTable, requests: pd.DataFrame) -> dict[str, Any]:
-    """Return the statistics of each latency over the measured requests that did not fail."""
-    chosen = (requests["ok"] & requests["measured"]).to_numpy()
+    """Return the statistics of each latency over the measured requests that did not fail.
+
+    A request whose times contradict each other is in none of them.
+    """
+    measured = requests[requests["measured"]]
+    chosen = (requests["ok"] & requests["measured"] & requests["in_order"]).to_numpy()
     known = chosen & requests["token_times_known"].to_numpy()
     own = ("ttft_ms", "scheduled_ttft_ms", "tpot_ms", "e2e_ms", "scheduled_e2e_ms", "tail_ms")
     stated: dict[str, Any] = {name: _describe(requests.loc[chosen, name]) for name in own}
@@ -135,7 +157,24 @@ def latencies(table: RecordTable, requests: pd.DataFrame) -> dict[str, Any]:
     stated["chunk_gap_ms"] = describe(gaps, independent=owners)
     gaps, owners = token_gaps_ms(table, known)
     stated["itl_ms"] = describe(gaps, independent=owners)
+    stated["send_delay_ms"] = _describe(measured["send_delay_ms"])
+    stated |= {f"slo_{name}": _as_the_slo_sees(measured, name) for name in ("ttft_ms", "e2e_ms")}
     return stated
+
+
+def _as_the_slo_sees(
+    measured: pd.DataFrame, name: str
+) -> dict[str, float | int | bool | None] | None:
+    """Return the statistics of a latency in which a request that failed took for ever.
+
+    From when it was due, in open loop. What is infinite is None: the mean where any failed, and
+    percentiles from the first one that touches a failure on. None where none was answered.
+    """
+    taken_ms = np.where(measured["ok"], _judged(measured, name), np.inf)
+    stated = describe(taken_ms[~np.isnan(taken_ms)])
+    if stated is None or not np.isfinite(taken_ms).any():
+        return None
+    return {key: value if math.isfinite(value) else None for key, value in stated.items()}
 
 
 def _describe(column: pd.Series[Any]) -> dict[str, float | int | bool] | None:
@@ -191,9 +230,10 @@ def rates(table: RecordTable, requests: pd.DataFrame, window: Window) -> dict[st
     prompt = float(prompts[begun].sum())  # NaN as soon as the server did not count one of them
     return {
         "output_tokens_per_s": _per(output, window.length_s),
-        "output_tokens_per_s_whole_run": _whole_run_rate(requests),
+        "output_tokens_per_s_whole_run": _whole_run_rate(requests, requests["output_tokens"]),
         "total_tokens_per_s": None if np.isnan(prompt) else _per(output + prompt, window.length_s),
         "requests_per_s": _per(float(ended.sum()), window.length_s),
+        "requests_per_s_whole_run": _whole_run_rate(requests, requests["ok"]),
     }
 
 
@@ -205,13 +245,12 @@ def _output_tokens_inside(table: RecordTable, requests: pd.DataFrame, window: Wi
     return float((inside[counts] * tokens[counts] / seen[counts]).sum())
 
 
-def _whole_run_rate(requests: pd.DataFrame) -> float | None:
-    """Return output tokens a second from the first send to the last end."""
+def _whole_run_rate(requests: pd.DataFrame, amounts: pd.Series[Any]) -> float | None:
+    """Return the sum of `amounts` of the answered requests a second, first send to last end."""
     if requests.empty:
         return None
     length_ns = requests["closed_ns"].max() - requests["placed_ns"].min()
-    tokens = float(requests.loc[requests["ok"], "output_tokens"].sum())
-    return _per(tokens, length_ns / 1e9)
+    return _per(float(amounts[requests["ok"]].sum()), length_ns / 1e9)
 
 
 def _per(amount: float, length: float | None) -> float | None:
@@ -222,9 +261,10 @@ def meets_slo(requests: pd.DataFrame, slo: Mapping[str, float | None]) -> NDArra
     """Return which requests met every limit in `slo` (`ttft_ms`, `tpot_ms`, `e2e_ms`).
 
     In open loop TTFT and E2E count from when the request was due. A failed request meets none. An
-    answer whose TPOT cannot be seen (one token, or all in one event) cannot miss that limit.
+    answer whose TPOT cannot be seen (one token, or all in one event) cannot miss that limit; one
+    whose times contradict each other meets none.
     """
-    good = requests["ok"].to_numpy(copy=True)
+    good = (requests["ok"] & requests["in_order"]).to_numpy(copy=True)
     for name, limit in slo.items():
         if limit is not None:
             good &= ~(_judged(requests, name) > limit)
@@ -260,13 +300,17 @@ def failures(requests: pd.DataFrame) -> dict[str, int]:
 def from_counters(counters: Mapping[str, float | None]) -> dict[str, Any]:
     """Return what the server's counters say, from their change over the run.
 
-    A server that does not count, one that was asked nothing, and one that restarted (its counters
-    fell) all give None. `mean_accepted_length` leaves out the token that verifying gives anyway.
+    A server that does not count, one that was asked nothing, and one that restarted (any of its
+    counters fell) all give None. `mean_accepted_length` leaves out the token that verifying gives
+    anyway. Where prompt tokens are not counted, those that the cache was searched for are.
     """
-    counted = {name: value for name, value in counters.items() if value is not None and value >= 0}
+    counted = {name: value for name, value in counters.items() if value is not None}
+    if any(value < 0 for value in counted.values()):
+        counted = {}
     preemptions = counted.get("preemptions")
+    asked = "prompt_tokens" if "prompt_tokens" in counted else "looked_up_prompt_tokens"
     return {
-        "prefix_hit_rate": _share(counted, "cached_prompt_tokens", "prompt_tokens"),
+        "prefix_hit_rate": _share(counted, "cached_prompt_tokens", asked),
         "acceptance_rate": _share(counted, "accepted_tokens", "drafted_tokens"),
         "mean_accepted_length": _share(counted, "accepted_tokens", "verify_steps"),
         "preemptions": None if preemptions is None else int(preemptions),

@@ -19,6 +19,9 @@ DISTRIBUTIONS = (
     "e2e_ms",
     "scheduled_e2e_ms",
     "tail_ms",
+    "send_delay_ms",
+    "slo_ttft_ms",
+    "slo_e2e_ms",
 )
 
 
@@ -39,6 +42,7 @@ SCALARS: Mapping[str, Kind] = {
     "total_tokens_per_s": Kind(unit="tok/s", better=HIGHER),
     "total_tokens_per_s_per_gpu": Kind(unit="tok/s", better=HIGHER),
     "requests_per_s": Kind(unit="req/s", better=HIGHER),
+    "requests_per_s_whole_run": Kind(unit="req/s", better=HIGHER),
     "goodput_rps": Kind(unit="req/s", better=HIGHER),
     "goodput_share": Kind(unit="share", better=HIGHER),
     "prefix_hit_rate": Kind(unit="share", better=HIGHER),

@@ -19,6 +19,12 @@ METRIC_NAMES = {
 VERDICT_MARKS = {"BETTER": "▲", "WORSE": "▼", "NO DIFFERENCE": "=", "INCONCLUSIVE": "?"}
 
 
+def may_be_none(effect: Mapping[str, Any]) -> bool:
+    """Return whether a ratio without a verdict may well be none: its interval holds 1."""
+    low, high = effect["low"], effect["high"]
+    return not effect["verdict"] and low is not None and low < high and low <= 1 <= high
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Panel:
     """What a summary holds of one workload at one load, in the summary's own order."""
@@ -145,6 +151,8 @@ def load_title(load: Mapping[str, Any]) -> str:
         parts.append(f"{load['requests']:,} requests")
     if load.get("duration_s") is not None:
         parts.append(f"{_plain(load['duration_s'])} s")
+    if load.get("max_concurrency") is not None:
+        parts.append(f"at most {load['max_concurrency']:,} alive")
     return ", ".join(parts)
 
 

@@ -25,7 +25,7 @@ class RequestRecord:
     token_events: NDArray[np.int64]  # (events that brought output, 2): time in ns, tokens
     closed_ns: int  # when the stream ended, well or badly
     connect_ns: int | None = None  # time to open a connection, where one was opened for it
-    prompt_tokens: int | None = None  # the server's count
+    prompt_tokens: int | None = None  # the server's count; without its usage, what was sent
     cached_prompt_tokens: int | None = None  # the server's count
     output_tokens: int | None = None  # never the number asked for
     output_tokens_source: str | None = None  # usage | client

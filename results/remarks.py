@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from results.client_remarks import client_remarks
 from results.effects import CONTROL, VERDICT_BLOCKS
 from results.names import is_open_loop
-from results.panels import VERDICT_MARKS, Panel, arm_key, arm_title, labels
+from results.panels import VERDICT_MARKS, Panel, arm_key, arm_title, labels, may_be_none
 from results.statistics import needed_samples
 from results.units import ABSENT, count, ratio_text, span
 
@@ -27,7 +28,7 @@ def panel_remarks(panel: Panel) -> list[str]:
             "leave-one-out: the ratio of an arm that leaves one flip out is that of this flip, "
             "with all others flipped; only the arm with all flips is compared with the baseline"
         )
-    return lines + faulty_arms(panel) + faulty_runs(panel)
+    return lines + faulty_arms(panel) + faulty_runs(panel) + client_remarks(panel)
 
 
 def _windows(runs: list[Row]) -> list[str]:
@@ -96,7 +97,7 @@ def faulty_arms(panel: Panel) -> list[str]:
         f"{arm['status'].upper()} {(arm['label'] + ' ') * several}{arm_title(arm)}: "
         f"{arm['reason'] or 'no reason was given'}"
         for arm in panel.arms
-        if arm["status"] != "ok"
+        if arm["status"] not in ("ok", "invalid")  # what makes one invalid is told of its client
     ]
 
 
@@ -105,7 +106,7 @@ def faulty_runs(panel: Panel) -> list[str]:
     fine = {arm_key(arm): arm for arm in panel.arms if arm["status"] == "ok"}
     out: dict[str, list[str]] = {}
     for run in panel.runs:
-        if run["status"] != "ok" and arm_key(run) in fine:
+        if run["status"] not in ("ok", "invalid") and arm_key(run) in fine:
             why = f"{run['status']}, left out: {run['reason'] or 'no reason was given'}"
             named = f"{arm_title(fine[arm_key(run)])}, block {run['block']}"
             out.setdefault(why, []).append(named)
@@ -125,11 +126,6 @@ def doubts(summary: Row, most: int) -> list[tuple[str, str, str, int]]:
         for check in run["checks"]:
             message = check["message"], check["remedy"] or ""
             found.setdefault(check["name"], Counter())[message] += 1
-        certificate = run["certificate"]
-        if certificate["verdict"] not in (None, "TRUSTED"):
-            reasons = "; ".join(certificate["reasons"]) or "no reason was given"
-            name = f"client {certificate['verdict']}"
-            found.setdefault(name, Counter())[reasons, ""] += 1
     return [doubt for name, counter in found.items() for doubt in _shortened(name, counter, most)]
 
 
@@ -176,6 +172,8 @@ def ratio_remark(summary: Row) -> str:
     if any(effect["verdict"] for effect in summary["effects"]):
         marks = ", ".join(f"{mark} {verdict.lower()}" for verdict, mark in VERDICT_MARKS.items())
         told += f". {marks}: A against B"
+    if any(may_be_none(effect) for effect in summary["effects"]):
+        told += ". ~ before a ratio: its 95 % interval over the blocks holds 1, so it may be none"
     return told
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from results.client_remarks import client_counts, client_reasons, client_table
 from results.effects import BASELINE, CONTROL, VERDICT_BLOCKS
 from results.figures import planned_figures
 from results.names import HIGHER, kind
@@ -40,6 +41,7 @@ from results.remarks import (
     verdict_remark,
 )
 from results.statistics import needed_samples
+from results.store import write_text
 from results.units import ABSENT, interval_text, latency_unit, ratio_text, significant
 
 Row = Mapping[str, Any]
@@ -108,6 +110,9 @@ def write_report(summary: Row, plots: Sequence[Path], path: Path) -> Path:
         tables=[_table(panel) for panel in panels(summary)],
         figures=_figures(summary, plots),
         doubts=doubts(summary, _MESSAGES),
+        client_counts=client_counts(summary),
+        client_reasons=client_reasons(summary["runs"]),
+        client_table=client_table(summary),
         evidence=evidence(summary),
         skipped_rows=skipped_rows(summary),
         baseline=BASELINE,
@@ -116,8 +121,7 @@ def write_report(summary: Row, plots: Sequence[Path], path: Path) -> Path:
         simulated=simulated_remark(summary),
         several_engines=len(labels(summary)) > 1,
     )
-    path.write_text(page, encoding="utf-8")
-    return path
+    return write_text(path, page)
 
 
 def _facts(summary: Row) -> list[tuple[str, str]]:

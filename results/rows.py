@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from results.certificate import INVALID, certificate, uncertified
 from results.checks import doubts, too_many_failed
 from results.doubt import Doubt
+from results.failure_samples import failure_samples
 from results.metrics import RunFigures, run_figures
 from results.names import flatten
 from results.store import StoredRun
 
-_NO_CERTIFICATE: dict[str, Any] = {"verdict": None, "reasons": []}
+# A certificate that holds the first against a run says what the others would.
+_TOLD_BY_CERTIFICATE = {"failed_share": ("failed_share", "some_failed")}
 _INNER = ("values", "requests", "assumptions", "clock")  # for the analysis only
 _PLOTTED = (
     "ttft_ms", "scheduled_ttft_ms", "tpot_ms", "e2e_ms", "scheduled_e2e_ms", "measured", "ok",
@@ -29,14 +32,17 @@ def stored_row(run: StoredRun) -> Row:
     of each request's latencies.
     """
     manifest, figures = run.manifest, run_figures(run.records, run.manifest)
-    status, reason = _status(manifest, figures)
+    certified = certificate(figures, manifest)
+    status, reason = _status(manifest, figures, certified)
     sent = not figures.requests.empty
     return {
         **_described(manifest),
         "status": status,
         "reason": reason,
+        "certificate": certified,
         "metrics": figures.metrics if sent else None,
-        "checks": [check(doubt) for doubt in doubts(figures, manifest)],
+        "failure_samples": failure_samples(run.records),
+        "checks": [check(doubt) for doubt in _untold(doubts(figures, manifest), certified)],
         "window": _window(figures) if sent else None,
         "counts": _counts(figures),
         "values": dict(flatten(figures.metrics)) if sent else {},
@@ -54,7 +60,6 @@ def _described(manifest: Mapping[str, Any]) -> Row:
         "engine_kind": manifest.get("engine_kind"),
         "toggles": manifest.get("toggles") or {},
         "flipped": manifest.get("flipped") or {},
-        "certificate": manifest.get("certificate") or _NO_CERTIFICATE,
         "evidence": manifest.get("evidence") or {},
         "gpus": manifest.get("gpus"),
         "skipped_rows": manifest.get("skipped_rows") or {},
@@ -64,12 +69,28 @@ def _described(manifest: Mapping[str, Any]) -> Row:
     }
 
 
-def _status(manifest: Mapping[str, Any], figures: RunFigures) -> tuple[str, str | None]:
-    """Return the stored status; a run that passed with too many failures in its records failed."""
-    why = too_many_failed(figures.requests, manifest)
-    if manifest["status"] == "ok" and why is not None:
+def _status(
+    manifest: Mapping[str, Any], figures: RunFigures, certified: Mapping[str, Any]
+) -> tuple[str, str | None]:
+    """Return the status of a run, and where it is not ok the reason.
+
+    A run that was stored as ok failed with too many failures in its records, and is invalid where
+    its client cannot be believed.
+    """
+    if manifest["status"] != "ok":
+        return manifest["status"], manifest.get("reason")
+    if (why := too_many_failed(figures.requests, manifest)) is not None:
         return "failed", why
-    return manifest["status"], manifest.get("reason")
+    if certified["verdict"] == INVALID:
+        return "invalid", certified["reasons"][0]["message"]
+    return "ok", manifest.get("reason")
+
+
+def _untold(found: Sequence[Doubt], certified: Mapping[str, Any]) -> list[Doubt]:
+    """Return the doubts that the certificate does not tell already."""
+    names = [reason["name"] for reason in certified["reasons"]]
+    told = {twin for name in names for twin in _TOLD_BY_CERTIFICATE.get(name, (name,))}
+    return [doubt for doubt in found if doubt.name not in told]
 
 
 def check(doubt: Doubt) -> dict[str, str]:
@@ -82,7 +103,29 @@ def _window(figures: RunFigures) -> Row:
     start_s, end_s = (
         None if edge is None else edge / 1e9 for edge in (window.start_ns, window.end_ns)
     )
-    return {"kind": window.kind, "start_s": start_s, "end_s": end_s, "reason": window.reason}
+    return {
+        "kind": window.kind,
+        "start_s": start_s,
+        "end_s": end_s,
+        "reason": window.reason,
+        **_inside(figures),
+    }
+
+
+def _inside(figures: RunFigures) -> Row:
+    """Return what the rates of the window are made from: its length, and what it held.
+
+    Requests that ended in it, and the tokens whose event lies in it; a prompt's lie with the first.
+    """
+    requests, window, metrics = figures.requests, figures.window, figures.metrics
+    ended = requests["ok"].to_numpy() & window.holds(requests["last_token_ns"].to_numpy())
+    length_s, output = window.length_s, metrics["output_tokens_per_s"]
+    total = metrics["total_tokens_per_s"]
+    held = {"length_s": length_s, "requests_ended": int(ended.sum())}
+    if length_s is None or output is None:
+        return {**held, "output_tokens": None, "prompt_tokens": None}
+    prompt = None if total is None else round((total - output) * length_s)
+    return {**held, "output_tokens": round(output * length_s), "prompt_tokens": prompt}
 
 
 def _counts(figures: RunFigures) -> Row:
@@ -117,7 +160,9 @@ def planned_row(plan: Mapping[str, Any]) -> Row:
         **_described(plan),
         "status": "skipped" if skipped else "interrupted",
         "reason": plan.get("reason") if skipped else "not run",
+        "certificate": uncertified("not_run", "not run"),
         "metrics": None,
+        "failure_samples": {},
         "checks": [],
         "window": None,
         "counts": None,

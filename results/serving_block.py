@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from results.client_remarks import certificate_lines
+from results.failure_samples import failure_lines
 from results.units import ABSENT
 
 _WIDTH = 50
@@ -21,15 +23,19 @@ _LATENCIES = (
 
 
 def serving_block(summary: Mapping[str, Any]) -> str:
-    """Return the block of the one run of a summary, 50 columns wide; doubts follow below it."""
+    """Return the block of the one run of a summary, 50 columns wide; below it how sure it is."""
     (run,) = summary["runs"]
     mark = " (SIMULATED)" if summary["simulated"] else ""
+    mark += " (INTERRUPTED)" if run["status"] == "interrupted" else ""
+    answered = bool(run["counts"]["ok"])  # where nothing was, there is no rate, and no window
     lines = [
         f" Serving Benchmark Result{mark} ".center(_WIDTH, "="),
         *_counts(run),
-        *_rates(run["metrics"] or {}),
+        *(_window(run) if answered else ()),
+        *_rates((run["metrics"] if answered else None) or {}),
         *_latencies(run["metrics"] or {}),
         "=" * _WIDTH,
+        *certificate_lines(run),
         *_remarks(summary, run),
     ]
     return "\n".join(lines)
@@ -46,6 +52,18 @@ def _counts(run: Mapping[str, Any]) -> Iterator[str]:
     yield _line("Benchmark duration (s):", counts["duration_s"])
     yield _line("Total input tokens:", counts["prompt_tokens"])
     yield _line("Total generated tokens:", counts["output_tokens"])
+
+
+def _window(run: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the rates are made from: each is one of these counts over this length."""
+    window = run["window"]
+    whole = window["kind"] == "whole-run"
+    yield ("Window: the whole run" if whole else "Measured window").center(_WIDTH, "-")
+    yield _line("Measured window (s):", window["length_s"])
+    yield _line("Requests sent in the window:", run["counts"]["measured"])
+    yield _line("Requests ended in the window:", window["requests_ended"])
+    yield _line("Input tokens in the window:", window["prompt_tokens"])
+    yield _line("Output tokens in the window:", window["output_tokens"])
 
 
 def _rates(metrics: Mapping[str, Any]) -> Iterator[str]:
@@ -68,12 +86,13 @@ def _latencies(metrics: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _remarks(summary: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[str]:
-    window = run["window"]
-    if window is not None:
-        reason = f" ({window['reason']})" if window["reason"] else ""
-        yield f"window: {window['kind'].replace('-', ' ')}{reason}"
-    for kind, count in (run["metrics"] or {}).get("failures", {}).items():
-        yield f"failed: {count} × {kind}"
+    window, reason = run["window"], run["reason"]
+    if run["status"] == "interrupted":
+        yield f"interrupted: {reason}; the figures are of what had ended"
+    if window is not None and run["counts"]["ok"]:
+        why = f" ({window['reason']})" if window["reason"] else ""
+        yield f"window: {window['kind'].replace('-', ' ')}{why}"
+    yield from failure_lines((run["metrics"] or {}).get("failures", {}), run["failure_samples"])
     for doubt in run["checks"]:
         yield f"doubt: {doubt['message']}; {doubt['remedy']}"
     for note in summary["notes"]:

@@ -29,6 +29,8 @@ def percentiles(values: NDArray[np.float64], shares: Sequence[float]) -> list[fl
 
 def _between(ordered: NDArray[np.float64], place: float) -> float:
     below, above = float(ordered[math.floor(place)]), float(ordered[math.ceil(place)])
+    if below == above:  # also where both are infinite, which have no difference
+        return below
     return below + (place - math.floor(place)) * (above - below)
 
 

@@ -16,8 +16,9 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
+from results.client_remarks import client_counts, is_degraded
 from results.effects import BASELINE
-from results.panels import VERDICT_MARKS, Panel, arm_lines, hardware_title, panels
+from results.panels import VERDICT_MARKS, Panel, arm_lines, hardware_title, may_be_none, panels
 from results.remarks import (
     assumptions,
     control_remark,
@@ -149,6 +150,8 @@ def _name_cell(row: Row | str, width: int) -> Text:
     lines = [part for line in arm_lines(row) for part in _wrap(line.replace("(", " ("), width)]
     if row["status"] != "ok":
         lines.append(f"  {row['status'].upper()}")
+    elif is_degraded(row):
+        lines.append("  DEGRADED")
     style = "" if row["status"] == "ok" else "yellow"
     return Text("\n".join(lines), style="bold" if row["arm"] == BASELINE else style)
 
@@ -225,7 +228,7 @@ def _ratio_cell(panel: Panel, row: Row | str, metric: str) -> str:
     if effect is None:
         return ABSENT
     mark = VERDICT_MARKS.get(effect["verdict"] or "", "")
-    return ratio_text(effect["ratio"]) + mark
+    return "~" * may_be_none(effect) + ratio_text(effect["ratio"]) + mark
 
 
 def _of_cell(panel: Panel, row: Row | str) -> str:
@@ -263,6 +266,8 @@ def _closing_lines(summary: Row) -> list[str]:
         f"doubt: {name}: {message} ({count(runs, 'run')})" + f"; {remedy}" * bool(remedy)
         for name, message, remedy, runs in doubts(summary, _MESSAGES)
     ]
+    if any(run["certificate"]["verdict"] for run in summary["runs"]):
+        lines.append(f"client certificates: {client_counts(summary)}")
     lines += assumptions(summary, None)
     lines += [f"note: {note}" for note in summary["notes"]]
     return [*lines, *simulated_remark(summary)]

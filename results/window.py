@@ -82,13 +82,18 @@ def _closed_window(requests: pd.DataFrame, load: Mapping[str, Any]) -> Window | 
 
 
 def _first_slot_empty_ns(requests: pd.DataFrame, slots: int) -> float:
-    """Return when fewer conversations are alive than there are slots, and none is left to start.
+    """Return when all slots were busy for the last time; -inf where they never were together.
 
-    Each conversation beyond the first `slots` takes the place of one that ended, so of S
-    conversations the first S - `slots` ends are followed by a start and the next is not.
+    A conversation is due at the very end of the one before it in its slot, so between the two the
+    slot counts as busy. Several load generators have a queue each, and one may be left with idle
+    slots while another still has conversations to start: that is counted, not reckoned.
     """
-    ends = np.sort(requests.groupby("conversation", sort=False)["closed_ns"].max().to_numpy())
-    return float(ends[len(ends) - slots])
+    conversations = requests.groupby("conversation", sort=False)
+    starts = np.sort(conversations["scheduled_ns"].min().to_numpy())
+    ends = np.sort(conversations["closed_ns"].max().to_numpy())
+    alive = np.searchsorted(starts, ends, side="right") - np.arange(len(ends))  # up to each end
+    busy = np.flatnonzero(alive >= slots)
+    return float(ends[busy[-1]]) if len(busy) else -math.inf
 
 
 def least_measured(load: Mapping[str, Any]) -> int:

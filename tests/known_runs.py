@@ -101,7 +101,7 @@ def known_manifest(**changes: Any) -> dict[str, Any]:
         "status": "ok",
         "reason": None,
         "clock": "virtual",
-        "certificate": {"verdict": None, "reasons": []},
+        "client": None,
         "evidence": {},
         "counters": {},
         "prefix_hit_ceiling": None,
@@ -113,3 +113,35 @@ def known_manifest(**changes: Any) -> dict[str, Any]:
         "price_per_gpu_hour": None,
     }
     return {**manifest, **changes}
+
+
+def known_worker(**changes: Any) -> dict[str, Any]:
+    """Return what one client process noted of itself on a quiet machine, with `changes`."""
+    worker: dict[str, Any] = {
+        "cpu_s": 3.0,
+        "wall_s": 30.0,
+        "requests": 600,
+        "loop_lag_ns": {"p50": 60_000, "p99": 300_000, "max": 2_000_000, "n": 4854},
+        "read_on_the_clock": 0,
+        "replaced_connections": 0,
+    }
+    return {**worker, **changes}
+
+
+def known_client(*workers: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """Return `client` of a manifest: of one process on a quiet machine, or as given."""
+    client: dict[str, Any] = {
+        "kind": "http",
+        "workers": list(workers) or [known_worker()],
+        "wall_clock_step_ns": 0,
+        "open_files": {"limit": 65_536, "most": 66},
+        "ports": {"available": 28_232, "used": 2},
+        "calibration": None,
+    }
+    return {**client, **changes}
+
+
+def late_client(p99_ms: float) -> dict[str, Any]:
+    """Return `client` of a manifest whose event loop woke so late, at P99."""
+    lag = {"p50": round(p99_ms * MS / 2), "p99": round(p99_ms * MS), "max": 2 * 10**9, "n": 900}
+    return known_client(known_worker(loop_lag_ns=lag))

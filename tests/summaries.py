@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from results.certificate import uncertified
 from results.names import HIGHER, headline_metrics, kind
 
 # arm: (toggle, value, base, implied, factor on throughput at low and high load, on TTFT, on TPOT)
@@ -72,6 +73,32 @@ class Fixture:
     simulated: bool = True
     void: str | None = "chunked_prefill=off"  # void on the second workload at the second load
     skipped: str | None = None
+    invalid: str | None = None  # its client is, on the second workload at the second load
+    degraded: str | None = None  # likewise
+
+
+def certificate_of(lag_ms: float) -> dict[str, Any]:
+    """Return the certificate of a client whose loop is so late, at a TPOT of 40 ms."""
+    verdict = "INVALID" if lag_ms > 20 else "DEGRADED" if lag_ms > 4 else "TRUSTED"
+    limit = 20 if verdict == "INVALID" else 4
+    reason = {
+        "name": "loop_lag",
+        "verdict": verdict,
+        "message": f"the client's event loop woke {lag_ms:g} ms late (p99); "
+        f"the limit is {limit} ms",
+        "remedy": "use more client processes (`--workers 2`) or a quieter machine",
+    }
+    bounds = {"degraded": 4.0, "invalid": 20.0}
+    return {
+        "verdict": verdict,
+        "reasons": [] if verdict == "TRUSTED" else [reason],
+        "figures": {
+            "send_delay": {"value": 0.4, "unit": "ms", **bounds},
+            "loop_lag": {"value": lag_ms, "unit": "ms", **bounds},
+            "cpu": {"value": 0.31, "unit": "share", "degraded": 0.8, "invalid": 0.95},
+        },
+        "errors": {"ttft_ms": lag_ms / 500, "tpot_ms": lag_ms / 10_000},
+    }
 
 
 def make_summary(fixture: Fixture | None = None) -> dict[str, Any]:
@@ -142,8 +169,21 @@ class _Cell:
     def status(self) -> str:
         if self.arm == self.fixture.skipped:
             return "skipped"
+        if self.workload != "chat" or self.level != 1:
+            return "ok"
+        return {self.fixture.void: "void", self.fixture.invalid: "invalid"}.get(self.arm, "ok")
+
+    @property
+    def certificate(self) -> dict[str, Any]:
+        """The certificate of each of its runs: none where all is simulated."""
+        if self.fixture.simulated:
+            return uncertified("virtual_time", "virtual time: there is none to certify")
+        if self.status == "skipped":
+            return uncertified("not_run", "not run")
         second = self.workload == "chat" and self.level == 1
-        return "void" if second and self.arm == self.fixture.void else "ok"
+        if self.status == "invalid":
+            return certificate_of(lag_ms=95.0)
+        return certificate_of(lag_ms=5.5 if second and self.arm == self.fixture.degraded else 0.3)
 
     @property
     def reason(self) -> str | None:
@@ -151,6 +191,7 @@ class _Cell:
             "ok": None,
             "skipped": "needs hardware with 8-bit floating point",
             "void": "chunked_prefill: asked for off, 212 prompts were split across steps",
+            "invalid": "the client's event loop woke 95 ms late (p99); the limit is 20 ms",
         }[self.status]
 
     @property
@@ -262,7 +303,7 @@ class _Cell:
             "flipped": self.flipped,
             "status": self.status,
             "reason": self.reason,
-            "certificate": {"verdict": None, "reasons": []},
+            "certificate": self.certificate,
             "evidence": {} if skipped else self._evidence(),
             "metrics": None if skipped else metrics,
             "checks": [] if skipped else self._checks(),
@@ -320,6 +361,7 @@ class _Cell:
             "n_blocks": self.fixture.blocks if fine else 0,
             "status": self.status,
             "reason": self.reason,
+            "certificate": self.certificate["verdict"],
             "gpus": self.gpus,
             "flipped": self.flipped,
             "metrics": metrics if fine else dict.fromkeys(metrics),

@@ -180,7 +180,7 @@ def broken_sweep(error: BaseException) -> Callable[..., object]:
     ("error", "code", "told"),
     [
         (StoreError("the disk is full"), 1, "error: the disk is full\n"),
-        (KeyboardInterrupt(), 130, "interrupted\n  finished runs are stored: harness report out\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n  no run had finished\n"),
     ],
 )
 def test_what_breaks_a_sweep_under_way_has_its_own_code(

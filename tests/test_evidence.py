@@ -172,3 +172,18 @@ def test_the_servers_own_word_against_ours_voids_the_run() -> None:
 
     assert triples["quantization"].verdict == "contradicted"
     assert "int8 was asked for, the server says none" in contradictions(triples)[0]
+
+
+def test_a_stand_in_verifies_nothing_and_may_contradict() -> None:
+    """Its counters are not those of the engine whose name the run has."""
+    kinds = {"prefix_caching": "on", "batching": "continuous", "speculative": "off"}
+    toggles = {name: ToggleValue(kind) for name, kind in kinds.items()}
+    settings = replace(SETTINGS, toggles=toggles)
+    said = {"speculative": "ngram"}
+
+    real = examine(settings, said, replace(REAL, drafted_tokens=4), BUSY, "real")
+    stand_in = examine(settings, said, replace(REAL, drafted_tokens=4), BUSY, "stand-in")
+
+    assert [triple.verdict for triple in real.values()] == ["verified"] * 2 + ["contradicted"]
+    assert [one.verdict for one in stand_in.values()] == ["unverifiable"] * 2 + ["contradicted"]
+    assert stand_in["prefix_caching"].observed == real["prefix_caching"].observed

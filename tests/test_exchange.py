@@ -71,6 +71,21 @@ def test_without_usage_the_clients_count_stands_and_is_marked() -> None:
     assert (one.output_tokens, one.output_tokens_source, one.asked_tokens) == (2, "client", 5)
 
 
+def test_without_usage_the_prompt_has_the_tokens_that_were_sent() -> None:
+    """So that totals hold every prompt; the server's count, which knows its template, goes first.
+
+    A failed request has no count of either kind.
+    """
+    usage = event({"choices": [], "usage": {"prompt_tokens": 39, "completion_tokens": 1}})
+    untold = record(chunked(token("a", finish="stop"), DONE))
+    told = record(chunked(token("a", finish="stop"), usage, DONE))
+    cut = record(chunked(token("a"))[:-1], eof=True)
+
+    assert (untold.prompt_tokens, untold.output_tokens_source) == (20, "client")
+    assert (told.prompt_tokens, told.output_tokens_source) == (39, "usage")
+    assert (cut.error_kind, cut.prompt_tokens) == ("truncated", None)
+
+
 @pytest.mark.parametrize(
     "reads",
     [

@@ -12,6 +12,7 @@ WARNING = (
 )
 USAGE = "usage: vllm serve [model_tag] [options]\n   [--port PORT]"
 PYDANTIC = "pydantic_core.ValidationError: 1 validation error for ModelConfig"
+FORBIDDEN = "pydantic_core._pydantic_core.ValidationError: 1 validation error for TorchLlmArgs"
 FALLOUT = (
     "RuntimeError: Engine core initialization failed. See root cause above. "
     "Failed core proc(s): {'EngineCore': 1}\n"
@@ -73,6 +74,42 @@ def from_worker(text: str) -> str:
             "invalid configuration",
             "max_model_len (99999)",
         ),
+        (
+            "Usage: trtllm-serve serve [OPTIONS] MODEL\n\nError: No such option: --bogus",
+            "bad flag",
+            "No such option: --bogus",
+        ),
+        (
+            "Error: Invalid value for '--backend': 'tensorrt' is not one of 'pytorch'.",
+            "bad flag",
+            "'--backend'",
+        ),
+        (
+            f"{FORBIDDEN}\nkv_cache_config.bogus\n  Extra inputs are not permitted [type=extra_…",
+            "bad key",
+            "TorchLlmArgs kv_cache_config.bogus Extra inputs are not permitted",
+        ),
+        (
+            "[11/30/2026-01:02:03] [TRT-LLM] [RANK 1] [E] torch.OutOfMemoryError: CUDA out of …",
+            "out of memory",
+            "torch.OutOfMemoryError",
+        ),
+        ("ValueError: No GPU devices found on the node", "not on this hardware", "No GPU devices"),
+        (
+            "RuntimeError: Failed to bind socket to 127.0.0.1:1: [Errno 98] Address already in use",
+            "port taken",
+            "Failed to bind socket",
+        ),
+        (
+            "ERROR:    [Errno 98] error while attempting to bind …: address already in use",
+            "port taken",
+            "attempting to bind",
+        ),
+        (
+            "ValueError: Failed to infer …: no config.json exists in /models/empty",
+            "model not found",
+            "/models/empty",
+        ),
         (from_worker("KeyError: 'lm_head.weight'"), "worker died", "KeyError: 'lm_head.weight'"),
     ],
 )
@@ -84,6 +121,7 @@ def test_each_kind_of_failure_is_told_with_its_line(cause: str, kind: str, line:
     assert failure.line is not None
     assert line in failure.line
     assert "Worker pid" not in failure.line
+    assert "TRT-LLM" not in failure.line
     assert failure.advice
 
 

@@ -195,6 +195,24 @@ def test_fifty_starts_leave_nothing(tmp_path: Path, word: str) -> None:
     assert not processes_with(word)
 
 
+def test_an_interrupt_of_the_ending_waits_for_the_end(tmp_path: Path, word: str) -> None:
+    """Harness does not go while its engine lives: whoever starts it anew finds the device free."""
+    processes = Launched(
+        ["sh", "-c", RESTLESS.format(word), word], os.environ, tmp_path / "engine.log", tmp_path
+    )
+    while len(processes.pids()) < 4:
+        time.sleep(0.01)
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            processes.stop(0.5)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+
+    assert processes_with(word) == []
+
+
 def test_a_free_port_can_be_listened_on() -> None:
     """Two ports asked for one after the other are free, whatever else runs."""
     assert all(1024 < free_port() < 65536 for _ in range(2))

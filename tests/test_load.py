@@ -21,7 +21,6 @@ from harness.plan.planned import PlannedArm, PlannedRun
 from harness.spec import load_sweep
 from harness.sweep import Sweep
 from results.analysis import summarize
-from results.records import RequestRecord
 
 MODEL = "llama-3-8b"
 SWEEP = f"""
@@ -70,7 +69,7 @@ class Quiet:
 
     def started(self, run: PlannedRun, requests: int) -> None: ...
 
-    def answered(self, record: RequestRecord) -> None: ...
+    def answered(self, requests: int) -> None: ...
 
     def ended(self, run: PlannedRun, status: str) -> None: ...
 
@@ -246,3 +245,46 @@ def test_prompts_longer_than_the_server_takes_are_not_sent(server: str) -> None:
 
     assert ran.returncode == 2
     assert "8192" in ran.stderr.replace(",", "")
+
+
+def test_a_dialect_stands_below_the_block(server: str) -> None:
+    """The same records by another tool's formulas, in print and in JSON; ours come first."""
+    words = ("--model", MODEL, "--requests", "4", "--output-tokens", "8", "--dialect", "guidellm")
+    printed = harness("load", server, *words)
+    told = json.loads(harness("load", server, *words, "--json").stdout)
+
+    ours, _, theirs = printed.stdout.partition("by the formulas of")
+    assert "Serving Benchmark Result" in ours
+    assert "Requests Comp" in theirs
+    (run,) = told["dialect"]["runs"]
+    assert (told["dialect"]["tool"], run["figures"][0]["value"]) == ("guidellm", 4)
+
+
+def test_a_cap_bounds_what_is_alive_and_the_wait_is_latency(server: str) -> None:
+    """Twenty a second, one at a time of some 0.2 s each: TTFT from due grows, from the send not."""
+    words = (
+        "--rate",
+        "20",
+        "--duration",
+        "1 s",
+        "--arrivals",
+        "constant",
+        "--max-concurrency",
+        "1",
+    )
+    ran = harness("load", server, "--model", MODEL, *words, "--output-tokens", "40", "--json")
+
+    (run,) = json.loads(ran.stdout)["runs"]
+    metrics = run["metrics"]
+    assert run["load"]["max_concurrency"] == 1
+    assert metrics["completed"] == 20
+    assert metrics["scheduled_ttft_ms"]["p50"] > 3 * metrics["ttft_ms"]["p50"]
+    assert "cap_reached" in {check["name"] for check in run["checks"]}
+
+
+def test_a_cap_belongs_to_an_open_loop() -> None:
+    """A closed loop has its concurrency."""
+    ran = harness("load", "http://127.0.0.1:1", "--model", "m", "--max-concurrency", "2")
+
+    assert ran.returncode == 2
+    assert "--max-concurrency belongs to an open loop" in ran.stderr

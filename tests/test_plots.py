@@ -24,6 +24,15 @@ from results.plots.throughput import throughput_figure
 SIMULATED = make_summary()
 REAL = make_summary(Fixture(simulated=False, blocks=5, skipped="quantization=int8"))
 OPEN = as_open_loop(SIMULATED)
+CLIENTS = make_summary(
+    Fixture(
+        simulated=False,
+        blocks=5,
+        void=None,
+        invalid="chunked_prefill=off",
+        degraded="cuda_graphs=off",
+    )
+)
 
 
 @pytest.fixture(autouse=True)
@@ -60,8 +69,10 @@ def planned(summary: dict[str, Any], kind: str, place: int = -1) -> PlannedFigur
     return [figure for figure in planned_figures(summary) if figure.kind == kind][place]
 
 
-@pytest.mark.parametrize("summary", [SIMULATED, REAL, OPEN], ids=["simulated", "real", "open"])
 @pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
+@pytest.mark.parametrize(
+    "summary", [SIMULATED, REAL, OPEN, CLIENTS], ids=["simulated", "real", "open", "clients"]
+)
 def test_no_two_texts_of_a_figure_touch_and_all_are_inside(
     summary: dict[str, Any], kind: str
 ) -> None:
@@ -107,6 +118,23 @@ def test_each_figure_names_every_arm(kind: str) -> None:
 def test_a_void_arm_is_named_void(kind: str) -> None:
     """What takes no part in the comparison says so where it would have stood."""
     assert "VOID" in words(drawn(SIMULATED, planned(SIMULATED, kind)))
+
+
+@pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
+def test_an_arm_whose_client_is_invalid_is_named_so(kind: str) -> None:
+    """Its figures are the client's: it is drawn as a void arm is, under its own word."""
+    assert "INVALID" in words(drawn(CLIENTS, planned(CLIENTS, kind)))
+    assert "INVALID" not in words(drawn(REAL, planned(REAL, kind)))
+
+
+@pytest.mark.parametrize(("kind", "marks"), [("effects", 3), ("throughput", 1), ("latency", 1)])
+def test_an_arm_whose_client_is_degraded_carries_a_mark(kind: str, marks: int) -> None:
+    """A dagger at each of its figures, explained below; on no figure of trusted clients."""
+    found = words(drawn(CLIENTS, planned(CLIENTS, kind)))
+
+    assert found.count("†") > marks
+    assert found.count("†: the client is DEGRADED") == 1
+    assert "†" not in words(drawn(CLIENTS, planned(CLIENTS, kind, 0)))
 
 
 @pytest.mark.parametrize("kind", ["effects", "latency"])

@@ -359,3 +359,32 @@ def test_the_page_stays_small(tmp_path: Path) -> None:
     text, _ = page(make_summary(), tmp_path)
 
     assert len(text) < 300_000
+
+
+def test_the_page_tells_how_far_its_clients_are_believed(tmp_path: Path) -> None:
+    """Counts, the worst figures against their limits, each reason once, and marks in the tables."""
+    fixture = Fixture(
+        simulated=False, void=None, invalid="chunked_prefill=off", degraded="cuda_graphs=off"
+    )
+    _, found = page(make_summary(fixture), tmp_path)
+
+    assert "174 TRUSTED; 3 DEGRADED; 3 INVALID" in found.text("client")
+    assert found.row("client", "chat · concurrency 100")[1:] == [
+        "0.40 ms (limit 4 ms)", "95 ms (limit 4 ms)", "31 % (limit 80 %)",
+    ]  # fmt: skip
+    invalid, degraded = (found.row("client", word) for word in ("INVALID", "DEGRADED"))
+    assert (invalid[0], invalid[3]) == ("INVALID loop_lag", "3")
+    assert "woke 5.5 ms late" in degraded[1]
+    assert "--workers 2" in degraded[2]
+    assert found.row("tables", "cuda_graphs off DEGRADED")
+    assert found.row("tables", "chunked_prefill off INVALID")[1] == "–"
+
+
+def test_a_page_of_virtual_time_says_that_it_has_no_client(tmp_path: Path) -> None:
+    """Nothing to certify is said once, and no table of nothing follows."""
+    _, found = page(make_summary(), tmp_path)
+
+    assert "180 without a certificate (virtual time: there is none to certify)" in found.text(
+        "client"
+    )
+    assert "client" not in found.rows_of

@@ -98,7 +98,7 @@ def test_a_summary_has_the_agreed_form(tmp_path: Path) -> None:
     assert run["window"]["kind"] == "steady"
     assert set(summary["arms"][0]) == {
         "engine", "label", "arm", "workload", "load", "n_blocks", "status", "reason", "gpus",
-        "flipped", "metrics", "p99_reliable",
+        "flipped", "metrics", "p99_reliable", "certificate",
     }  # fmt: skip
     assert set(summary["effects"][0]) == {
         "engine", "label", "arm", "toggle", "value", "implied", "ratio_of", "workload", "load",
@@ -229,6 +229,25 @@ def test_two_arms_on_one_setting_are_doubted(tmp_path: Path) -> None:
         r["arm"] for r in summary["runs"] for c in r["checks"] if c["name"] == "same_settings"
     ]
     assert doubted == ["prefix_caching=off"]
+
+
+def test_runs_of_several_versions_are_doubted(tmp_path: Path) -> None:
+    """What differs between two versions of an engine would pass for the effect of a toggle."""
+
+    def another(manifest: dict[str, Any]) -> dict[str, Any]:
+        old = manifest["arm"] == "baseline"
+        return {**manifest, "engine_version": "0.31.1" if old else "0.32.0"}
+
+    summary = summarize(store_sweep(tmp_path / "s", blocks=1, change=another))
+
+    found = [
+        check["message"]
+        for run in summary["runs"]
+        for check in run["checks"]
+        if check["name"] == "versions_differ"
+    ]
+    assert len(found) == len(summary["runs"])
+    assert all("0.31.1, 0.32.0" in message for message in found)
 
 
 def test_virtual_time_says_what_its_intervals_mean(tmp_path: Path) -> None:

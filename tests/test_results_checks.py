@@ -176,6 +176,33 @@ def test_impossible_times_are_noticed(record: RequestRecord) -> None:
     assert doubts_of(records)["times_out_of_order"].message.startswith("1 requests")
 
 
+def warmth(hits: int, **more: Any) -> Doubt | None:
+    """Return the doubt about 60 prompts of 1,000 tokens, `hits` of them cached, a tenth shared."""
+    records = [
+        known_record(i, [(500 * i + 5, 1)], sent_ms=500 * i, prompt_tokens=1000) for i in range(60)
+    ]
+    counters = {"prompt_tokens": 60_000, "cached_prompt_tokens": hits, **more}
+    return doubts_of(records, load=OPEN, counters=counters, prefix_hit_ceiling=0.1).get(
+        "warm_prefix_cache"
+    )
+
+
+def test_a_cache_that_was_warm_before_the_run_is_named() -> None:
+    """More hits than the run's own prompts share were there from another run of the same texts."""
+    doubt = warmth(42_000)
+
+    assert doubt is not None
+    assert "70.0% of the prompt tokens" in doubt.message
+    assert "shares 10.0%" in doubt.message
+
+
+def test_hits_up_to_the_ceiling_and_in_finer_blocks_are_no_doubt() -> None:
+    """A cache of single tokens finds up to a block a request more; preemption finds its own."""
+    assert warmth(6_000) is None
+    assert warmth(6_000 + 60 * 16) is None
+    assert warmth(42_000, preemptions=1) is None
+
+
 def test_a_flip_that_the_load_could_not_show_is_named() -> None:
     """Only flipped toggles are doubted: what the baseline has as well is no news."""
     idle = {"verdict": "not exercised", "requested": "off", "effective": "off"}
@@ -189,18 +216,31 @@ def test_a_flip_that_the_load_could_not_show_is_named() -> None:
     assert found["toggle_not_exercised"].message.endswith("took effect: speculative")
 
 
-@pytest.mark.parametrize(("effective", "doubted"), [("fp8", False), ("auto", True), (None, True)])
-def test_a_flip_without_a_counter_rests_on_the_engine_s_word(
-    effective: str | None, doubted: bool
+@pytest.mark.parametrize(
+    ("effective", "kind", "said"),
+    [
+        ("fp8", "real", "the engine says that the flip took effect, and no counter shows it"),
+        ("auto", "real", "does not tell whether the flip took effect: kv_cache_dtype"),
+        (None, "real", "does not tell whether the flip took effect: kv_cache_dtype"),
+        ("fp8", "simulated", None),
+    ],
+)
+def test_a_flip_without_a_counter_is_never_passed_off_as_proven(
+    effective: str | None, kind: str, said: str | None
 ) -> None:
-    """Where nothing is counted the engine's own settings suffice; silence does not."""
+    """The engine's own word is told as a claim; what is simulated is made from the settings."""
     proof = {"verdict": "unverifiable", "requested": "fp8", "effective": effective}
 
     found = doubts_of(
-        steady_records(2, 301), evidence={"kv_cache_dtype": proof}, flipped={"kv_cache_dtype": {}}
+        steady_records(2, 301),
+        evidence={"kv_cache_dtype": proof},
+        flipped={"kv_cache_dtype": {}},
+        engine_kind=kind,
     )
 
-    assert ("toggle_unverifiable" in found) is doubted
+    told = [doubt.message for name, doubt in found.items() if name == "toggle_unverifiable"]
+    assert len(told) == (said is not None)
+    assert all((said or "") in message for message in told)
 
 
 def test_a_run_that_sent_nothing_is_doubted_once() -> None:

@@ -58,6 +58,9 @@ def test_latencies_of_a_scripted_answer_are_exact() -> None:
         "tail_ms": 5,
         "itl_ms": 30,
         "chunk_gap_ms": 30,
+        "send_delay_ms": 3,
+        "slo_ttft_ms": 103,
+        "slo_e2e_ms": 193,
     }
     assert {name: metrics[name]["mean"] for name in DISTRIBUTIONS} == expected
     assert {name: metrics[name]["p99"] for name in DISTRIBUTIONS} == expected
@@ -70,6 +73,82 @@ def test_scheduled_latencies_are_absent_in_closed_loop() -> None:
     assert metrics["scheduled_ttft_ms"] is None
     assert metrics["scheduled_e2e_ms"] is None
     assert metrics["ttft_ms"]["mean"] == 10
+
+
+def test_a_failure_takes_for_ever_in_the_view_of_the_slo() -> None:
+    """Of 20, 40, 60, 80 ms and a failure: the median is 60, from 80 % on there is no number."""
+    records = [
+        *(known_record(i, [(20.0 * (i + 1), 1)]) for i in range(4)),
+        known_record(4, [(5, 1)], closed_ms=9, error_kind="connection_reset"),
+    ]
+
+    metrics = metrics_of(records, load={**CLOSED, "value": 5})
+
+    assert metrics["slo_e2e_ms"] == {
+        "mean": None, "p50": 60, "p90": None, "p95": None, "p99": None,
+        "n": 5, "p99_reliable": False, "p99_needs": 294,
+    }  # fmt: skip
+    assert (metrics["e2e_ms"]["p50"], metrics["e2e_ms"]["n"]) == (50, 4)
+    assert metrics["slo_ttft_ms"]["p50"] == 60
+
+
+def test_two_failures_between_which_a_percentile_falls_are_no_number() -> None:
+    """Nine tenths of the way between two infinite ones is infinite, not NaN."""
+    failed = [known_record(i, error_kind="timeout") for i in range(1, 4)]
+
+    stated = metrics_of([known_record(0, [(20, 1)]), *failed])["slo_ttft_ms"]
+
+    assert {stated[name] for name in ("mean", "p50", "p90", "p95", "p99")} == {None}
+    assert stated["n"] == 4
+
+
+def test_the_delay_of_a_send_counts_from_when_it_was_due() -> None:
+    """Due every 10 ms, sent every 16: the delays are 0, 6, …, of failed requests as well."""
+    records = [
+        known_record(
+            i, [(16 * i + 1, 1)], scheduled_ms=10 * i, sent_ms=16 * i,
+            error_kind="http_503" if i == 4 else None,
+        )
+        for i in range(5)
+    ]  # fmt: skip
+
+    delay = metrics_of(records, load=OPEN)["send_delay_ms"]
+
+    assert (delay["mean"], delay["p50"], delay["n"]) == (12, 12, 5)
+    assert delay["p99"] == pytest.approx(18 + 0.96 * 6)
+    assert metrics_of(records, load=CLOSED)["send_delay_ms"] is None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"events_ms": [(40, 1), (60, 1)], "sent_ms": 50},  # a token before the send
+        {"events_ms": [(60, 1), (55, 1), (90, 1)], "sent_ms": 50},  # tokens that go back
+        {"events_ms": [(60, 1), (90, 1)], "sent_ms": 50, "closed_ms": 80},  # closed before the last
+    ],
+)
+def test_times_that_contradict_each_other_are_in_no_latency(odd: dict[str, Any]) -> None:
+    """One clock stepped back in one request: it is left out, neither negative nor 0, nor good."""
+    good = known_record(0, [(100, 1), (200, 1)], sent_ms=50)
+
+    metrics = metrics_of([good, known_record(1, **odd)], slo={"ttft_ms": 1000})
+
+    for name in ("ttft_ms", "tpot_ms", "e2e_ms", "tail_ms", "chunk_gap_ms", "itl_ms"):
+        assert metrics[name]["n"] == 1, name
+    assert metrics["ttft_ms"]["mean"] == 50
+    assert metrics["goodput_share"] == 0.5
+    assert metrics["completed"] == 2
+
+
+def test_whole_run_rates_are_from_the_first_send_to_the_last_end() -> None:
+    """Three answers of four tokens and a failure within two seconds."""
+    records = [known_record(i, [(500 * (i + 1), 4)], sent_ms=100 * i) for i in range(3)]
+    records.append(known_record(3, [(600, 7)], closed_ms=2000, error_kind="truncated"))
+
+    metrics = metrics_of(records, load=OPEN)
+
+    assert metrics["requests_per_s_whole_run"] == 1.5
+    assert metrics["output_tokens_per_s_whole_run"] == 6
 
 
 def test_waiting_for_a_slot_is_latency() -> None:

@@ -215,6 +215,7 @@ def test_a_file_is_looked_for_beside_the_sweep_and_then_from_here(
     ("text", "format_"),
     [
         (MOONCAKE, "mooncake"),
+        (MOONCAKE.replace("{", '{"chat_id": 7, "parent_chat_id": -1, ', 1), "bailian"),
         ("\ufeffTIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46,5,5\r\n", "azure"),
         ('\n{"input_length": 5, "output_length": 5}\n', "jsonl"),
         ("input_tokens,output_tokens\n5,5\n", "csv"),
@@ -287,3 +288,26 @@ def test_a_place_of_the_file_is_told_with_its_line(tmp_path: Path) -> None:
     where = spec.where(("base", "dtype"), ("base", "max_model_len"))
     assert where == f"{spec.path}: line 8: base.max_model_len: "
     assert spec.where(("slo",)) == f"{spec.path}: line 1: "
+
+
+def test_a_cap_on_an_open_loop_has_a_name_and_moves_no_other_draws(tmp_path: Path) -> None:
+    """Two loads that differ in it are two; one without it is what it was before there were caps."""
+    free, capped, trace = sweep(
+        with_trace(tmp_path),
+        workloads="[{kind: trace, path: t.jsonl}]",
+        load="[{rate: 2, duration: 60 s}, {rate: 2, duration: 60 s, max_concurrency: 8}, "
+        "{arrivals: trace, max_concurrency: 4}]",
+    ).loads
+
+    assert (free.label, capped.label) == ("rate=2", "rate=2,max_concurrency=8")
+    assert (capped.max_concurrency, capped.facts()["max_concurrency"]) == (8, 8)
+    assert capped.describe().endswith("for 1 min, at most 8 alive")
+    assert trace.label == "trace,max_concurrency=4"
+    assert "max_concurrency" not in free.identity()
+    assert capped.identity()["max_concurrency"] == 8
+
+
+def with_trace(folder: Path) -> Path:
+    """Return the folder, with a trace of one row in it."""
+    (folder / "t.jsonl").write_text(MOONCAKE)
+    return folder

@@ -19,7 +19,6 @@ from harness.plan.planned import Plan, PlannedArm, PlannedRun
 from harness.spec import load_sweep
 from harness.sweep import Sweep
 from results.analysis import summarize
-from results.records import RequestRecord
 from results.store import read_runs
 
 SWEEP = """
@@ -58,7 +57,7 @@ class Quiet:
     def started(self, run: PlannedRun, requests: int) -> None:
         assert requests > 0
 
-    def answered(self, record: RequestRecord) -> None:
+    def answered(self, requests: int) -> None:
         if self._left is not None:
             self._left -= 1
             if self._left == -1:  # once, as Ctrl-C does
@@ -227,6 +226,55 @@ def test_an_engine_that_does_not_start_ends_its_runs_and_not_the_sweep(tmp_path:
     assert by_arm["cuda_graphs=off"]["status"] == "failed"
     assert by_arm["cuda_graphs=off"]["reason"] == "out of memory while starting"
     assert by_arm["prefix_caching=off"]["status"] == "ok"
+
+
+class Dead(EmbeddedAdapter):
+    """An engine that never comes up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tried = 0
+
+    @contextmanager
+    def start(self, settings: EngineSettings) -> Iterator[EmbeddedEndpoint]:
+        self.tried += 1
+        raise EngineError("unrecognized arguments: --fast")
+        yield EmbeddedEndpoint(settings)
+
+
+def test_what_is_wrong_with_every_arm_is_not_tried_with_every_arm(tmp_path: Path) -> None:
+    """A start takes minutes: after two arms that failed, the others fail with the same reason."""
+    engine = Dead()
+    summary = summary_of(tmp_path, "cuda_graphs;prefix_caching;chunked_prefill", engine=engine)
+
+    assert engine.tried == 2
+    reasons = [run["reason"] for run in summary["runs"]]
+    assert len(reasons) == 5
+    assert all("unrecognized arguments: --fast" in reason for reason in reasons)
+    assert sum("not started, since no arm of embedded was" in reason for reason in reasons) == 3
+
+
+class Confused(EmbeddedAdapter):
+    """An engine with one value of which the harness's own code stumbles."""
+
+    @contextmanager
+    def start(self, settings: EngineSettings) -> Iterator[EmbeddedEndpoint]:
+        endpoint = EmbeddedEndpoint(settings)
+        if settings.toggles["cuda_graphs"].kind == "off":
+            endpoint.effective = lambda: dict(None)  # type: ignore[method-assign,call-overload]
+        yield endpoint
+
+
+def test_a_bug_in_one_run_is_told_with_it_and_not_the_end_of_the_sweep(tmp_path: Path) -> None:
+    """It is a failed run with its traceback; the other arms are measured."""
+    summary = summary_of(tmp_path, "cuda_graphs;prefix_caching", engine=Confused())
+
+    by_arm = {run["arm"]: run for run in summary["runs"]}
+    assert by_arm["cuda_graphs=off"]["status"] == "failed"
+    assert "a bug of the harness" in by_arm["cuda_graphs=off"]["reason"]
+    assert by_arm["prefix_caching=off"]["status"] == "ok"
+    manifests = [path.read_text() for path in tmp_path.glob("**/manifest.json")]
+    assert sum("TypeError: 'NoneType' object is not iterable" in text for text in manifests) == 1
 
 
 def test_an_interrupt_keeps_what_was_finished(tmp_path: Path) -> None:

@@ -35,7 +35,8 @@ SECTIONS: dict[str, type[Form]] = {
 }
 # Forms that only wrap one of the above, or that others are made from.
 WRAPPERS = {"UniformLengths", "LognormalLengths", "Gamma", "LoadForm"}
-WRITTEN = {"think_time": "0 s"}  # defaults that the file writes otherwise than the form holds them
+# Defaults that the file writes otherwise than the form holds them.
+WRITTEN = {"think_time": "0 s", "request_timeout": "1800 s"}
 
 
 def table(section: str) -> dict[str, list[str]]:

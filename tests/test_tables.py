@@ -111,7 +111,7 @@ def test_a_row_holds_the_figures_and_ratios_of_its_arm() -> None:
     first, second = tables(printed(summary))[:2]
 
     cells = ["kv_cache_dtype", "fp8", "49.4", "51.0", "70.3", "~159", "19.6", "~25.9"]
-    cells += ["~10.0", "0.176", "fp8/auto", "1.01", "0.99", "0.99"]
+    cells += ["~10.0", "0.176", "fp8/auto", "~1.01", "~0.99", "~0.99"]
     assert row(first, "kv_cache_dtype fp8").split() == cells
     assert "2,587" in row(second, "kv_cache_dtype fp8")
 
@@ -156,7 +156,22 @@ def test_an_unreliable_p99_is_marked_and_explained() -> None:
 
     assert "~160" in row(few, "baseline")
     assert "unreliable: each run needs 279 more" in few
-    assert "~" not in many
+    assert "~" not in row(many, "baseline")
+    assert "unreliable" not in many
+
+
+def test_a_ratio_that_may_be_none_is_marked_where_no_verdict_says_so() -> None:
+    """An interval over the blocks that holds 1 is seen in the table, not only on the page."""
+    summary = only(make_summary(), ["baseline", "kv_cache_dtype=fp8"])
+    for effect in summary["effects"]:
+        effect |= {"ratio": 4.03, "low": 0.9, "high": 18.0, "verdict": None}
+    text = printed(summary)
+
+    assert row(tables(text)[0], "kv_cache_dtype fp8").split()[-3:] == ["~4.03"] * 3
+    assert "~ before a ratio: its 95 % interval over the blocks holds 1" in " ".join(text.split())
+    for effect in summary["effects"]:
+        effect |= {"low": 2.0}
+    assert "~4.03" not in printed(summary)
 
 
 def test_an_absent_figure_is_a_dash() -> None:
@@ -282,14 +297,56 @@ def test_markup_in_names_is_printed_as_it_is() -> None:
 
 
 def test_doubts_are_counted_and_come_with_their_remedy() -> None:
-    """A check that many runs share is one line; a client that is not trusted is a doubt too."""
-    summary = make_summary()
-    summary["runs"][0]["certificate"] = {"verdict": "DEGRADED", "reasons": ["sent 4 ms late"]}
+    """A check that many runs share is one line."""
+    text = printed(make_summary())
+
+    assert "doubt: few-requests: P99 rests on 20 requests (90 runs); raise requests to 300" in text
+    assert "client" not in text
+
+
+CLIENTS = Fixture(
+    simulated=False, void=None, invalid="chunked_prefill=off", degraded="cuda_graphs=off"
+)
+
+
+def test_rows_of_doubtful_clients_are_marked() -> None:
+    """DEGRADED rows keep their figures, INVALID ones have none; a trusted row carries no word."""
+    table = tables(printed(make_summary(CLIENTS)))[3]
+    lines = table.splitlines()
+
+    for arm, mark in (("cuda_graphs off", "DEGRADED"), ("chunked_prefill off", "INVALID")):
+        start = next(i for i, line in enumerate(lines) if line.startswith(arm))
+        assert lines[start + 1].strip() == mark
+    assert table.count("\n  DEGRADED") == table.count("\n  INVALID") == 1
+    assert "–" in row(table, "chunked_prefill off")
+    assert "–" not in row(table, "cuda_graphs off")
+
+
+def test_each_reason_against_a_client_is_one_footnote() -> None:
+    """Verdict, who has it, what was seen and what to do: once under the table that it concerns."""
+    text = " ".join(printed(make_summary(CLIENTS)).split())
+
+    assert text.count("client DEGRADED (") == text.count("client INVALID, left out (") == 1
+    assert (
+        "client INVALID, left out (chunked_prefill off, 3 blocks): the client's event loop woke "
+        "95 ms late (p99); the limit is 20 ms; use more client processes (`--workers 2`) or"
+    ) in text
+    assert "INVALID chunked_prefill off: " not in text
+    assert "client certificates: 174 TRUSTED; 3 DEGRADED; 3 INVALID" in text
+
+
+def test_a_reason_that_runs_share_with_other_numbers_is_still_one_line() -> None:
+    """Each run has its own milliseconds: the first is told, the others are called alike."""
+    summary = make_summary(CLIENTS)
+    for i, run in enumerate(summary["runs"]):
+        if run["certificate"]["verdict"] == "DEGRADED":
+            (reason,) = run["certificate"]["reasons"]
+            reason["message"] = f"woke {i} ms late"
 
     text = printed(summary)
 
-    assert "doubt: few-requests: P99 rests on 20 requests (90 runs); raise requests to 300" in text
-    assert "doubt: client DEGRADED: sent 4 ms late (1 run)" in text
+    assert text.count("client DEGRADED (") == 1
+    assert " ms late (others alike); use more" in " ".join(text.split())
 
 
 def test_a_pipe_keeps_to_the_columns_that_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -307,3 +307,14 @@ def test_no_proxy_stands_between(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with ADAPTER.start(settings()) as endpoint:
         assert endpoint.counters().output_tokens == 1
+
+
+def test_a_context_that_the_model_does_not_know_is_found_by_the_plan(tmp_path: Path) -> None:
+    """The engine would say so after a minute; its own variable that allows it is heeded."""
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 1024}')
+    asked = replace(settings(), model=str(tmp_path))
+
+    with pytest.raises(EngineError, match=r"max_model_len 2048 is more than the 1024 tokens"):
+        ADAPTER.check(asked)
+    ADAPTER.check(replace(asked, max_model_len=1024))
+    ADAPTER.check(replace(asked, env={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}))

@@ -1,6 +1,9 @@
 """Distributions of lengths: what is drawn has the figures that were asked for."""
 
+import math
+from collections.abc import Callable
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -15,6 +18,11 @@ EACH_KIND: list[Lengths] = [
     Lognormal(120, 900, low=100, high=150),
     Empirical((5, 5, 80)),
 ]
+
+
+# At α = 0.001 the largest distance between the shares drawn and the true ones, times √n; for whole
+# numbers it is on the safe side.
+KOLMOGOROV = math.sqrt(-math.log(0.001 / 2) / 2)
 
 
 def generator(seed: int = 1) -> np.random.Generator:
@@ -54,6 +62,52 @@ def test_lognormal_bounds_set_what_lies_outside_to_the_bound() -> None:
     assert (drawn.min(), drawn.max()) == (60, 500)
     assert (drawn == 60).mean() > 0.1
     assert np.median(drawn) == pytest.approx(120, rel=0.02)
+
+
+def distance(lengths: Lengths, below: Callable[[int], float], seed: int) -> float:
+    """Return √n times the Kolmogorov-Smirnov distance of 5000 draws from the shares `below`."""
+    drawn = np.sort(lengths.draw(5000, generator(seed)))
+    values = np.unique(np.concatenate([drawn, drawn - 1]))
+    seen = np.searchsorted(drawn, values, side="right") / len(drawn)
+    return math.sqrt(len(drawn)) * float(np.abs(seen - [below(int(v)) for v in values]).max())
+
+
+def lognormal_share(median: float, p99: float, low: int, high: int) -> Callable[[int], float]:
+    """Return the share of lengths up to one, rounded and set to the bounds as they are."""
+    sigma = math.log(p99 / median) / NormalDist().inv_cdf(0.99)
+
+    def below(tokens: int) -> float:
+        if tokens < low:
+            return 0.0
+        return (
+            1.0 if tokens >= high else NormalDist(0, sigma).cdf(math.log((tokens + 0.5) / median))
+        )
+
+    return below
+
+
+EXACT_SHARES: list[tuple[Lengths, Callable[[int], float]]] = [
+    (Uniform(10, 400), lambda tokens: min(max((tokens - 9) / 391, 0.0), 1.0)),
+    (Lognormal(120, 900), lognormal_share(120, 900, 1, 2**31)),
+    (Lognormal(120, 900, low=60, high=500), lognormal_share(120, 900, 60, 500)),
+    (Empirical((5, 5, 80, 7)), lambda tokens: sum(seen <= tokens for seen in (5, 5, 80, 7)) / 4),
+]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 2**63])
+@pytest.mark.parametrize(
+    ("lengths", "below"), EXACT_SHARES, ids=[lengths.describe() for lengths, _ in EXACT_SHARES]
+)
+def test_lengths_are_distributed_as_they_are_named(
+    lengths: Lengths, below: Callable[[int], float], seed: int
+) -> None:
+    """A Kolmogorov-Smirnov test cannot tell the draws from the distribution, bounds included."""
+    assert distance(lengths, below, seed) < KOLMOGOROV
+
+
+def test_another_distribution_of_lengths_is_told_apart() -> None:
+    """The test above can fail: a p99 of 700 does not pass for one of 900."""
+    assert distance(Lognormal(120, 700), lognormal_share(120, 900, 1, 2**31), 0) > KOLMOGOROV
 
 
 def test_empirical_draws_as_often_as_seen() -> None:

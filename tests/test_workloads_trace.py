@@ -77,6 +77,21 @@ def test_times_of_mooncake_are_milliseconds(tmp_path: Path) -> None:
     assert drawn.skipped == {}
 
 
+def test_times_of_bailian_are_seconds_and_its_blocks_are_small(tmp_path: Path) -> None:
+    """The same fields as Mooncake's, another unit and another block; a chat's rows are told."""
+    chat = {"parent_chat_id": -1, "type": "text", "turn": 1}
+    rows = [
+        row(61.114, 20, 5, hash_ids=[4, 5], chat_id=9, **chat),
+        row(62.5, 40, 5, hash_ids=[4, 5, 6], chat_id=12, **chat | {"parent_chat_id": 9}),
+    ]
+    drawn = draw(trace(tmp_path, *rows, format="bailian"))
+
+    assert starts_of(drawn) == [0, 1_386_000_000]
+    assert [sum(part.tokens for part in prompt) for prompt in prompts_of(drawn)] == [20, 40]
+    assert prompts_of(drawn)[0][0] == prompts_of(drawn)[1][0]
+    assert any("chat_id is not used" in note for note in drawn.notes)
+
+
 @pytest.mark.parametrize(
     ("options", "first", "second"),
     [

@@ -23,6 +23,7 @@ class TraceFormat:
     time_needed: bool = True  # else a file without any times is good: lengths only
     time_unit: str | None = None  # of a plain `timestamp`; None: the file's owner must say
     has_blocks: bool = False  # `hash_ids` may tell shared prefixes
+    marks: tuple[str, ...] = ()  # fields by which this form is told from the others
     block_tokens: int | None = None  # tokens an id; None: the file's owner must say
 
     @property
@@ -78,5 +79,16 @@ FORMATS: dict[str, TraceFormat] = {
         input_fields=_OWN_INPUTS,
         output_fields=_OWN_OUTPUTS,
         time_needed=False,
+    ),
+    # alibaba-edu/qwen-bailian-usagetraces-anon: like Mooncake's, in seconds and in smaller blocks
+    "bailian": TraceFormat(
+        lines="json",
+        time_fields=_OWN_TIMES,
+        input_fields=("input_length",),
+        output_fields=("output_length",),
+        time_unit="s",
+        has_blocks=True,
+        marks=("chat_id", "parent_chat_id"),
+        block_tokens=16,
     ),
 }

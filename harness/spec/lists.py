@@ -219,6 +219,7 @@ def _load(index: int, form: AnyLoad, problems: list[Problem]) -> Load | None:
             rate_rps=form.rate,
             duration_ns=form.duration,
             gamma_cv=gamma.gamma.cv if gamma else None,
+            max_concurrency=form.max_concurrency,
             output_tokens=output,
             workloads=form.workloads,
         )
@@ -227,6 +228,7 @@ def _load(index: int, form: AnyLoad, problems: list[Problem]) -> Load | None:
         arrivals="trace",
         limit=form.limit,
         speedup=form.speedup,
+        max_concurrency=form.max_concurrency,
         output_tokens=output,
         workloads=form.workloads,
     )

@@ -21,6 +21,7 @@ class Load:
     rate_rps: float | None = None  # conversations started a second
     duration_ns: int | None = None  # for how long they are started
     gamma_cv: float | None = None  # coefficient of variation of the gaps
+    max_concurrency: int | None = None  # conversations alive at most, in open loop
     limit: int | None = None  # rows of the trace at most; None: all
     speedup: float | None = None  # seconds of the trace played in one second
     output_tokens: Lengths | None = None  # in place of the workload's own; None: its own
@@ -44,10 +45,14 @@ class Load:
         if self.mode == "rate":
             process = f"gamma(cv={plain_number(self.gamma_cv)})" if self.gamma_cv else self.arrivals
             rate = f"rate={plain_number(self.rate_rps or 0)}"
-            return rate + ("" if process == "poisson" else f",{process}")
+            return rate + ("" if process == "poisson" else f",{process}") + self._cap
         speedup = "" if self.speedup in (None, 1) else f",speedup={plain_number(self.speedup)}"
         limit = "" if self.limit is None else f",limit={self.limit}"
-        return f"trace{limit}{speedup}"
+        return f"trace{limit}{speedup}{self._cap}"
+
+    @property
+    def _cap(self) -> str:
+        return "" if self.max_concurrency is None else f",max_concurrency={self.max_concurrency}"
 
     @property
     def _more(self) -> str:
@@ -67,6 +72,7 @@ class Load:
             "duration_s": None if self.duration_ns is None else self.duration_ns / 1e9,
             "arrivals": self.arrivals,
             "gamma_cv": self.gamma_cv,
+            "max_concurrency": self.max_concurrency,
             "limit": self.limit,
             "speedup": self.speedup,
             "output_tokens": self.output_tokens.describe() if self.output_tokens else None,
@@ -74,17 +80,24 @@ class Load:
         }
 
     def identity(self) -> Mapping[str, Any]:
-        """Return what makes two loads the same one: the facts, lengths in full."""
-        return {**self.facts(), "output_tokens": repr(self.output_tokens)}
+        """Return what makes two loads the same one: the facts, lengths in full.
+
+        A cap only where there is one, so that loads without keep the draws that they had before.
+        """
+        told = {**self.facts(), "output_tokens": repr(self.output_tokens)}
+        if self.max_concurrency is None:
+            del told["max_concurrency"]
+        return told
 
     def describe(self) -> str:
         """Return what is asked, in a line of a plan."""
         output = f", output {self.output_tokens.describe()} tokens" if self.output_tokens else ""
+        cap = "" if self.max_concurrency is None else f", at most {self.max_concurrency} alive"
         if self.mode == "concurrency":
             return f"closed loop, {self.concurrency} at once, {self.requests} requests{output}"
         if self.mode == "rate":
             how = f"gamma, cv {plain_number(self.gamma_cv)}" if self.gamma_cv else self.arrivals
             rate = f"{plain_number(self.rate_rps or 0)} conversations/s ({how})"
-            return f"open loop, {rate} for {duration_text(self.duration_ns or 0)}{output}"
+            return f"open loop, {rate} for {duration_text(self.duration_ns or 0)}{cap}{output}"
         rows = "all rows" if self.limit is None else f"at most {self.limit} rows"
-        return f"open loop, times of the trace ×{plain_number(self.speedup or 1)}, {rows}"
+        return f"open loop, times of the trace ×{plain_number(self.speedup or 1)}, {rows}{cap}"

@@ -152,6 +152,7 @@ class RateForm(LoadForm):
         | Annotated[Gamma, Tag("<gamma>")],
         Discriminator(lambda value: "<gamma>" if isinstance(value, Mapping) else "<process>"),
     ] = "poisson"
+    max_concurrency: Count | None = None
 
 
 class TraceTimesForm(LoadForm):
@@ -160,6 +161,7 @@ class TraceTimesForm(LoadForm):
     arrivals: Literal["trace"]
     limit: Count | None = None
     speedup: Annotated[float, Field(gt=0, le=1_000_000)] = 1.0
+    max_concurrency: Count | None = None
 
 
 def _one_kind(value: object) -> object:
@@ -310,6 +312,11 @@ class Lists(BaseModel):
     load: LoadList = []
 
 
+def _workers(value: object) -> object:
+    """Return None for `auto`, which leaves their number to the load."""
+    return None if value == "auto" else value
+
+
 class Sweep(Form):
     """A whole sweep file."""
 
@@ -327,6 +334,8 @@ class Sweep(Form):
     load: LoadList
     cache: Annotated[str, BeforeValidator(one_of(("cold",), ("primed", "steady")))] = "cold"
     blocks: Annotated[int, BeforeValidator(_blocks), Field(ge=1, le=1000)] = 3
+    workers: Annotated[int | None, BeforeValidator(_workers), Field(ge=1, le=256)] = None
+    request_timeout: SomeTime = 1_800_000_000_000
     slo: Limits = Limits()
     max_failed_share: Share = 0.01
     price_per_gpu_hour: Annotated[float, Field(ge=0)] | None = None

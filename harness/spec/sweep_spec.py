@@ -87,6 +87,8 @@ class SweepSpec:
     pairs: tuple[tuple[WorkloadChoice, Load], ...]  # which load goes with which workload
     cache: str
     blocks: int
+    workers: int | None  # load generator processes; None: as many as the load needs
+    request_timeout_s: float  # until a request's answer must have ended
     slo: Slo
     max_failed_share: float
     price_per_gpu_hour: float | None
@@ -187,6 +189,8 @@ def _spec(source: Source, form: Sweep, toggles: Toggles, asked: Asked) -> SweepS
         pairs=asked.pairs,
         cache=form.cache,
         blocks=form.blocks,
+        workers=form.workers,
+        request_timeout_s=form.request_timeout / 1e9,
         slo=Slo(ttft_ns=form.slo.ttft, tpot_ns=form.slo.tpot, e2e_ns=form.slo.e2e),
         max_failed_share=form.max_failed_share,
         price_per_gpu_hour=form.price_per_gpu_hour,

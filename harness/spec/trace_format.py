@@ -19,7 +19,8 @@ def guess_format(path: Path) -> str:
     """
     line = _first_line(path)
     kind, fields = _fields(line)
-    for name, form in FORMATS.items():
+    by_marks = sorted(FORMATS.items(), key=lambda one: -len(one[1].marks))  # the closest first
+    for name, form in by_marks:
         if form.lines == kind and _has_fields(form, fields):
             return name
     error = WorkloadError(f"{path}: the first line looks like no known trace: {line[:60]!r}")
@@ -50,7 +51,7 @@ def _fields(line: str) -> tuple[str, set[str]]:
 
 
 def _has_fields(form: TraceFormat, fields: set[str]) -> bool:
-    needed = list(form.needed_fields)
+    needed = [*form.needed_fields, *((mark,) for mark in form.marks)]
     if form.lines == "json" and form.time_needed and form.time_unit:
         needed.append(("hash_ids",))
     return all(fields & set(names) for names in needed)

@@ -31,6 +31,7 @@ DPI = 200
 WIDTH_IN = 8.0  # 1600 pixels
 PALETTE_SIZE = 128
 _LEGEND_LETTERS = 140  # that fit into one line of a legend
+_CAPTION_LETTERS = 165
 LOADS_A_LINE = 4  # names of loads in one line of a legend
 HATCH = "//////"  # of what takes no part in the comparison
 INK, FAINT, GRID = "#1a1a1a", "#6b6b6b", "#dddddd"
@@ -91,7 +92,7 @@ def new_figure(summary: Row, planned: PlannedFigure, height_in: float) -> Figure
     ran = f"{summary['model']} · {hardware_title(summary)} · "
     ran += engines(summary)[planned.label]
     figure.text(0.015, top - 0.23 / height_in, ran, color=FAINT, va="top")
-    caption = textwrap.fill(planned.caption, 165)
+    caption = "\n".join(_caption_lines(planned))
     figure.text(0.015, 0.08 / height_in, caption, color=FAINT, fontsize=6.5, va="bottom")
     if summary["simulated"]:
         ground = {"facecolor": "#B23A00", "edgecolor": "none", "boxstyle": "round,pad=0.35"}
@@ -121,6 +122,15 @@ def load_style(planned: PlannedFigure, panel: Panel) -> tuple[str, str]:
 def head_in(planned: PlannedFigure) -> float:
     """Return how high title, what was run and the names of the loads stand, in inches."""
     return 0.55 + 0.17 * math.ceil(len(planned.panels) / loads_a_line(planned))
+
+
+def caption_in(planned: PlannedFigure) -> float:
+    """Return what a caption takes beyond its first line, in inches."""
+    return 0.12 * (len(_caption_lines(planned)) - 1)
+
+
+def _caption_lines(planned: PlannedFigure) -> list[str]:
+    return textwrap.wrap(planned.caption, _CAPTION_LETTERS)
 
 
 def loads_a_line(planned: PlannedFigure) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from results.client_remarks import client_mark
 from results.effects import BASELINE, CONTROL
 from results.figures import PlannedFigure
 from results.names import HIGHER, kind
@@ -22,6 +23,7 @@ from results.plots.canvas import (
     INK,
     WIDTH_IN,
     Look,
+    caption_in,
     extent,
     head_in,
     load_legend,
@@ -44,7 +46,8 @@ def effects_figure(summary: Row, planned: PlannedFigure) -> Figure:
     rows = row_places(
         [len(lines) for lines in names], least_in=max(0.25, 0.13 * len(planned.panels) + 0.04)
     )
-    above_in, below_in = head_in(planned) + 0.3 + 0.14 * _mixed(planned), 0.5
+    above_in = head_in(planned) + 0.3 + 0.14 * _mixed(planned)
+    below_in = 0.5 + caption_in(planned)
     height_in = above_in + rows.height_in + below_in
     figure = new_figure(summary, planned, height_in)
     load_legend(figure, planned, height_in)
@@ -116,7 +119,9 @@ def _draw_column(
         lane = _Lane(axes=axes, edges=edges, depth=depth, colour=colour, marker=marker)
         for row, arm in rows:
             place = row + (j - (len(planned.panels) - 1) / 2) * depth
-            lane.draw(place, planned.arm_of(panel, arm), panel.effect(arm, panel.primary[i]))
+            shown = planned.arm_of(panel, arm)
+            mark = client_mark(shown, planned.arm_of(panel, {"arm": BASELINE})).strip()
+            lane.draw(place, shown, panel.effect(arm, panel.primary[i]), mark)
 
 
 def _edges(effects: Sequence[Row | None]) -> tuple[float, float]:
@@ -139,25 +144,28 @@ class _Lane:
     colour: str
     marker: str
 
-    def draw(self, place: float, arm: Row | None, effect: Row | None) -> None:
-        """Draw one arm: its ratio and interval, or that it takes no part."""
+    def draw(self, place: float, arm: Row | None, effect: Row | None, mark: str) -> None:
+        """Draw one arm: its ratio, marked, and interval, or that it takes no part."""
         if arm is not None and arm["status"] != "ok":
             self._hatch(place, arm["status"].upper())
         if effect is not None and effect["ratio"]:
-            self._ratio(place, effect)
+            self._ratio(place, effect, mark)
 
-    def _ratio(self, place: float, effect: Row) -> None:
+    def _ratio(self, place: float, effect: Row, mark: str) -> None:
         ratio, verdict = effect["ratio"], effect["verdict"] or ""
         low = max(effect["low"] or ratio, self.edges[0])
         high = min(effect["high"] or ratio, self.edges[1])
         line: Look = {"color": self.colour, "linewidth": 1.2, "solid_capstyle": "butt"}
         self.axes.plot((low, high), (place, place), zorder=2, **line)
+        for shown, whole, sign in ((low, effect["low"], "<"), (high, effect["high"], ">")):
+            if whole and shown != whole:  # it goes on beyond the edge
+                self.axes.plot(shown, place, sign, markersize=3.5, color=self.colour, zorder=3)
         hollow = verdict in ("NO DIFFERENCE", "INCONCLUSIVE")
         fill: Look = {"color": self.colour, "markerfacecolor": "white" if hollow else self.colour}
         self.axes.plot(ratio, place, self.marker, markersize=4, zorder=3, **fill)
         right = ratio >= 1
         self.axes.annotate(
-            ratio_text(ratio) + VERDICT_MARKS.get(verdict, ""),
+            ratio_text(ratio) + VERDICT_MARKS.get(verdict, "") + mark,
             (high if right else low, place),
             xytext=(4.5 if right else -4.5, -0.3),
             textcoords="offset points",

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from results.client_remarks import client_mark
 from results.effects import BASELINE
 from results.figures import PlannedFigure
 from results.panels import METRIC_NAMES, Panel, arm_title
@@ -23,6 +24,7 @@ from results.plots.canvas import (
     INK,
     WIDTH_IN,
     Look,
+    caption_in,
     extent,
     load_style,
     log_axis,
@@ -41,9 +43,10 @@ def latency_figure(
     """Return TTFT and TPOT of the requests of each arm, in one panel."""
     (panel,) = planned.panels
     arms = [arm for arm in panel.arms if arm["label"] == planned.label]
-    names = [textwrap.wrap(arm_title(arm), 34) for arm in arms]
+    names = [textwrap.wrap(arm_title(arm) + client_mark(arm), 34) for arm in arms]
     rows = row_places([len(lines) for lines in names], least_in=0.26)
-    height_in = 1.44 + rows.height_in
+    below_in = 0.6 + caption_in(planned)
+    height_in = 0.84 + rows.height_in + below_in
     figure = new_figure(summary, planned, height_in)
     columns = figure.subplots(1, 2, sharey=True)
     columns[0].set_yticks(rows.middles, ["\n".join(lines) for lines in names], fontsize=7)
@@ -54,7 +57,7 @@ def latency_figure(
         right=0.885,
         wspace=0.38,
         top=1 - 0.82 / height_in,
-        bottom=0.6 / height_in,
+        bottom=below_in / height_in,
     )
     for axes, metric in zip(columns, (panel.ttft, "tpot_ms"), strict=True):
         samples = [_samples(panel, arm, metric, distributions) for arm in arms]
@@ -67,7 +70,7 @@ def latency_figure(
 def _samples(
     panel: Panel, arm: Row, metric: str, distributions: Mapping[str, pd.DataFrame]
 ) -> pd.Series[float]:
-    """The arm's measured requests of all blocks, in ms; those of a void arm too, to be hatched."""
+    """The arm's measured requests of all blocks, in ms; also of an arm that is to be hatched."""
     frames = [
         distributions[run["key"]] for run in panel.runs_of(arm) if run["key"] in distributions
     ]

@@ -10,6 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from results.client_remarks import client_mark
 from results.effects import BASELINE
 from results.figures import SPEED, PlannedFigure
 from results.panels import Panel, arm_title, load_name
@@ -19,6 +20,7 @@ from results.plots.canvas import (
     HATCH,
     INK,
     Look,
+    caption_in,
     extent,
     head_in,
     load_legend,
@@ -37,7 +39,8 @@ MARK_PX = 9.0 * DPI / 72  # side of the square that a mark takes
 def throughput_figure(summary: Row, planned: PlannedFigure) -> Figure:
     """Return output tokens/s per GPU against those per user, for each arm at each load."""
     missing = _missing(planned)
-    above_in, below_in = head_in(planned) + 0.14 + 0.13 * len(missing), 0.72
+    above_in = head_in(planned) + 0.14 + 0.13 * len(missing)
+    below_in = 0.72 + caption_in(planned)
     height_in = 3.62 + above_in + below_in
     figure = new_figure(summary, planned, height_in)
     load_legend(figure, planned, height_in)
@@ -89,10 +92,10 @@ def _throughput_texts(
         close = [arm for arm in arms if base and arm is not base and _close(arm, base, summary)]
         for arm in arms:
             if arm is base:
-                texts.append((panel, arm, _base_text(close, summary["margin"])))
+                texts.append((panel, arm, _base_text(arm, close, summary["margin"])))
             elif arm not in close:
                 status = "" if arm["status"] == "ok" else f" ({arm['status'].upper()})"
-                texts.append((panel, arm, _wrapped(arm) + status))
+                texts.append((panel, arm, _wrapped(arm) + status + client_mark(arm)))
     return texts
 
 
@@ -106,11 +109,12 @@ def _close(arm: Row, base: Row, summary: Row) -> bool:
     return all(abs(ratio - 1) <= summary["margin"] for ratio in ratios)
 
 
-def _base_text(close: Sequence[Row], margin: float) -> str:
+def _base_text(base: Row, close: Sequence[Row], margin: float) -> str:
+    name = BASELINE + client_mark(base)
     if not close:
-        return BASELINE
-    names = ", ".join(arm_title(arm) for arm in close)
-    return f"baseline\nand within ±{100 * margin:.0f} % of it:\n{textwrap.fill(names, 44)}"
+        return name
+    names = ", ".join(arm_title(arm) + client_mark(arm) for arm in close)
+    return f"{name}\nand within ±{100 * margin:.0f} % of it:\n{textwrap.fill(names, 44)}"
 
 
 def _throughput_labels(

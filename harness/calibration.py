@@ -1,0 +1,105 @@
+"""What a calibration found: rungs, their verdicts, and the highest rate to be trusted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from results.statistics import percentiles
+
+SCHEMA_VERSION = 1
+LIMIT_MS = 1.0  # of a stamp's error at P99
+# Where the server itself was late so much, at P99, what the client did cannot be told.
+SERVER_LIMIT_MS = 1.0
+
+Verdict = Literal["good", "client", "server"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Two percentiles, in milliseconds."""
+
+    p50: float
+    p99: float
+
+    @classmethod
+    def of(cls, values_ms: NDArray[np.float64]) -> Spread:
+        """Return those of `values_ms`, which must not be empty."""
+        return cls(*percentiles(values_ms, (0.5, 0.99)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """What one load showed. Errors are the client's stamp minus the server's."""
+
+    streams: int
+    requests: int
+    tokens: int
+    tokens_per_s: float  # while all streams ran
+    client_cores: float | None  # processor time of the client, a second of the load
+    client_queued: float | None  # share of the time that it waited for a processor others had
+    first_ms: Spread
+    last_ms: Spread
+    each_ms: Spread
+    wait_ms: Spread  # from the client's sending to the server's reading: no fault of the client
+    server_late_ms: Spread  # by how much ticks began after they were due
+    server_sending_ms: Spread  # that the server was at one token
+
+    @property
+    def error_ms(self) -> float:
+        """The worst P99 of the client's errors."""
+        return max(self.first_ms.p99, self.last_ms.p99, self.each_ms.p99)
+
+    @property
+    def server_fell_behind(self) -> bool:
+        """Whether the server did not keep its own times."""
+        return max(self.server_late_ms.p99, self.server_sending_ms.p99) >= SERVER_LIMIT_MS
+
+    @property
+    def verdict(self) -> Verdict:
+        """`good`; `client`: its stamps are off; `server`: they are, and the server was late itself.
+
+        Stamps that agree with those of a server that is late are right all the same.
+        """
+        if self.error_ms < LIMIT_MS:
+            return "good"
+        return "server" if self.server_fell_behind else "client"
+
+    def facts(self) -> dict[str, Any]:
+        """Return the rung as documents hold it."""
+        return {
+            **asdict(self),
+            "server_fell_behind": self.server_fell_behind,
+            "verdict": self.verdict,
+        }
+
+
+def highest_tokens_per_s(rungs: Sequence[Rung]) -> float | None:
+    """Return the highest rate of a good rung below which none is bad; None where there is none."""
+    trusted = None
+    for rung in sorted(rungs, key=lambda one: one.streams):
+        if rung.verdict == "client":
+            break
+        if rung.verdict == "good":
+            trusted = max(trusted or 0.0, rung.tokens_per_s)
+    return trusted
+
+
+def calibration_document(
+    rungs: Sequence[Rung], host: Mapping[str, Any], *, date: str, pinned: bool
+) -> dict[str, Any]:
+    """Return what is kept of a calibration, and put into manifests."""
+    rate = highest_tokens_per_s(rungs)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "date": date,
+        "host": dict(host),
+        "server_on_its_own_core": pinned,
+        "limit_ms": LIMIT_MS,
+        "highest_tokens_per_s": None if rate is None else round(rate, 1),
+        "rungs": [rung.facts() for rung in rungs],
+    }

@@ -1,0 +1,63 @@
+"""How many tokens a second a planned run may bring at its peak, roughly. Never a result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from adapters.base import EngineAdapter, EngineSettings
+from harness.plan.demand import Demand
+from harness.plan.estimate import PredictsSpeed
+from harness.plan.planned import Plan
+
+_SPREADS = 4  # standard deviations that a random number of running requests stays within
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakRate:
+    """What one workload under one load brings at most, over all arms of one engine."""
+
+    label: str  # of the engine
+    workload: str
+    load: str
+    concurrency: int | None  # running at once in closed loop
+    tokens_per_s: float | None  # None: nothing says how fast this engine is
+    simulated: bool  # played on virtual time: no socket is read
+
+
+def peak_rates(plan: Plan, adapters: Mapping[str, EngineAdapter]) -> Iterator[PeakRate]:
+    """Yield each engine's peak, of its fastest arm, under each workload and load of the plan."""
+    labels = dict.fromkeys(arm.label for arm in plan.arms if arm.reason is None)
+    for label in labels:
+        arms = [arm for arm in plan.arms if arm.label == label and arm.reason is None]
+        for demand in plan.demands:
+            rates = [_peak(adapters[arm.engine], arm.settings, demand) for arm in arms]
+            known = [rate for rate in rates if rate is not None]
+            yield PeakRate(
+                label=label,
+                workload=demand.workload,
+                load=demand.load.label,
+                concurrency=demand.slots,
+                tokens_per_s=max(known) if known and len(known) == len(rates) else None,
+                simulated=all(arm.engine_kind == "simulated" for arm in arms),
+            )
+
+
+def _peak(adapter: object, settings: EngineSettings, demand: Demand) -> float | None:
+    """Return tokens a second with all that may run at once decoding at an idle engine's pace.
+
+    More sequences slow each other down, so it is an upper bound of a closed loop. In open loop as
+    many run as start in the time that one takes, and some more by chance.
+    """
+    if not isinstance(adapter, PredictsSpeed):
+        return None
+    prefill_s, token_s = adapter.predict(settings)
+    running: float | None = demand.slots
+    if running is None:
+        requests = max(1, demand.requests)
+        one_s = (demand.prompt_tokens * prefill_s + demand.output_tokens * token_s) / requests
+        span_s = (demand.span_ns or 0) / 1e9
+        mean = requests * one_s / span_s if span_s else requests
+        running = mean + _SPREADS * math.sqrt(mean)
+    return min(running, settings.max_num_seqs) / token_s

@@ -1,0 +1,221 @@
+"""The reference server's bytes: a request in, an answer's events out. Pure, and light to import."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, repeat
+from typing import Any
+
+from harness import __version__
+
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
+_DEFAULT_TOKENS = 16  # of a request that names no length, as OpenAI's completions
+_TEXT = " token"
+_CREATED_S = 1_767_225_600  # the same in every answer: making it up anew would cost time
+_MAX_MODEL_LEN = 131_072
+COMPLETIONS = ("/v1/completions", "/v1/chat/completions")
+
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_ID = "<id>"  # where the id of an answer stands in what is made once for all
+_USAGE = b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}\n\n'
+_END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 411: "Length Required"}
+
+
+class BadRequestError(ValueError):
+    """A request that cannot be answered; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """One whole request."""
+
+    method: str
+    path: str  # without a query
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What one completion asks for."""
+
+    response_id: str
+    model: str
+    chat: bool
+    stream: bool
+    tokens: int
+    prompt_tokens: int
+    usage: bool  # at the end
+    running_usage: bool  # in every event
+
+
+def take_request(buffer: bytearray) -> HttpRequest | None:
+    """Return the request that `buffer` begins with, taken out of it; None: it is not whole yet.
+
+    Raises `BadRequestError` for a body without a stated length.
+    """
+    head_end = buffer.find(b"\r\n\r\n")
+    if head_end < 0:
+        return None
+    method, _, rest = bytes(buffer[: buffer.find(b"\r\n")]).decode("latin-1").partition(" ")
+    stated = _LENGTH.search(buffer, 0, head_end + 2)
+    if stated is None and method == "POST":
+        raise BadRequestError("a Content-Length is needed")
+    body_at = head_end + 4
+    end = body_at + (int(stated[1]) if stated else 0)
+    if len(buffer) < end:
+        return None
+    body = bytes(buffer[body_at:end])
+    del buffer[:end]
+    return HttpRequest(method, rest.partition(" ")[0].partition("?")[0], body)
+
+
+def waits_for_continue(buffer: bytearray) -> bool:
+    """Return whether the client waits for a word before it sends the body."""
+    return buffer.endswith(b"\r\n\r\n") and b"100-continue" in buffer.lower()
+
+
+def read_asked(request: HttpRequest, number: int, *, running_usage: bool) -> Asked:
+    """Return what completion number `number` asks for. Raises `BadRequestError`.
+
+    `running_usage` False leaves out usage in every event though it is asked for.
+    """
+    chat = request.path.endswith("/chat/completions")
+    try:
+        body = json.loads(request.body)
+        options = body.get("stream_options") or {}
+        limits = (body.get("max_completion_tokens"), body.get("max_tokens"), _DEFAULT_TOKENS)
+        tokens = next(limit for limit in limits if limit is not None)
+        prompt_tokens = _prompt_tokens(body, chat=chat)
+    except (ValueError, AttributeError, KeyError, TypeError) as cause:
+        raise BadRequestError(f"the body is no completion request: {cause!r}") from cause
+    if not isinstance(tokens, int) or tokens < 1:
+        raise BadRequestError(f"max_tokens must be a whole number of at least 1, got {tokens!r}")
+    return Asked(
+        response_id=f"{'chatcmpl' if chat else 'cmpl'}-{number}",
+        model=str(body.get("model", "")),
+        chat=chat,
+        stream=bool(body.get("stream")),
+        tokens=tokens,
+        prompt_tokens=prompt_tokens,
+        usage=bool(options.get("include_usage")),
+        running_usage=running_usage and bool(options.get("continuous_usage_stats")),
+    )
+
+
+def _prompt_tokens(body: dict[str, Any], *, chat: bool) -> int:
+    """Return the count of ids; of a text its words, which is near enough for a server of none."""
+    if chat:
+        return sum(len(str(message["content"]).split()) for message in body["messages"])
+    prompt = body["prompt"]
+    return len(prompt.split()) if isinstance(prompt, str) else len(prompt)
+
+
+def events(asked: Asked) -> Iterator[bytes]:
+    """Return the bytes that bring each token, one by one: one event in one HTTP chunk.
+
+    The first of a chat begins with the event that names the role and brings no token.
+    """
+    name = asked.response_id.encode()
+    role = _chunk(_form(asked.model, asked.chat, "role") % name) if asked.chat else b""
+    middle, last = (_form(asked.model, asked.chat, kind) % name for kind in ("token", "last"))
+    if asked.running_usage:
+        counted = _counted(asked, middle, last)
+        return chain([role + next(counted)], counted)
+    if asked.tokens == 1:
+        return iter([role + _chunk(last)])
+    middle = _chunk(middle)
+    return chain([role + middle], repeat(middle, asked.tokens - 2), [_chunk(last)])
+
+
+def _counted(asked: Asked, middle: bytes, last: bytes) -> Iterator[bytes]:
+    """Yield the events with the count of tokens so far."""
+    prompt_tokens, begin = asked.prompt_tokens, middle.removesuffix(b"}\n\n")
+    for count in range(1, asked.tokens):
+        yield _chunk(begin + _USAGE % (prompt_tokens, prompt_tokens + count, count))
+    total = (prompt_tokens, prompt_tokens + asked.tokens, asked.tokens)
+    yield _chunk(last.removesuffix(b"}\n\n") + _USAGE % total)
+
+
+def tail(asked: Asked) -> bytes:
+    """Return what follows the last token: usage where it was asked for, [DONE], the body's end."""
+    if not asked.usage:
+        return _END
+    begin = _form(asked.model, asked.chat, "usage") % asked.response_id.encode()
+    total = (asked.prompt_tokens, asked.prompt_tokens + asked.tokens, asked.tokens)
+    return _chunk(begin.removesuffix(b"}\n\n") + _USAGE % total) + _END
+
+
+@lru_cache(maxsize=64)  # the requests of a load are alike
+def _form(model: str, chat: bool, kind: str) -> bytes:
+    """Return an event of the kind role, token, last or usage, with `%b` in place of its id."""
+    said = {"role": {"role": "assistant", "content": ""}}.get(kind, {"content": _TEXT})
+    choice = {"index": 0, "delta": said} if chat else {"index": 0, "text": _TEXT}
+    choice |= {"logprobs": None, "finish_reason": "length" if kind == "last" else None}
+    event = {
+        "id": _ID,
+        "object": "chat.completion.chunk" if chat else "text_completion",
+        "created": _CREATED_S,
+        "model": model,
+        "choices": [] if kind == "usage" else [choice],
+    }
+    data = b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
+    return data.replace(b"%", b"%%").replace(_ID.encode(), b"%b", 1)
+
+
+def whole_answer(asked: Asked) -> bytes:
+    """Return the answer of a request that does not stream."""
+    text = _TEXT * asked.tokens
+    said = {"message": {"role": "assistant", "content": text}} if asked.chat else {"text": text}
+    choice = {"index": 0, **said, "logprobs": None, "finish_reason": "length"}
+    usage = {
+        "prompt_tokens": asked.prompt_tokens,
+        "total_tokens": asked.prompt_tokens + asked.tokens,
+        "completion_tokens": asked.tokens,
+    }
+    answer = {
+        "id": asked.response_id,
+        "object": "chat.completion" if asked.chat else "text_completion",
+        "created": _CREATED_S,
+        "model": asked.model,
+        "choices": [choice],
+        "usage": usage,
+    }
+    return plain_answer(200, answer)
+
+
+def page(request: HttpRequest, model: str) -> bytes:
+    """Return what is answered to anything but a completion: to what attaching asks, mostly."""
+    if request.method != "GET" or request.path not in ("/health", "/v1/models", "/version"):
+        return refusal(404, f"there is no {request.method} {request.path} here")
+    facts = {"id": model, "object": "model", "owned_by": "harness", "max_model_len": _MAX_MODEL_LEN}
+    documents = {
+        "/health": None,
+        "/v1/models": {"object": "list", "data": [facts]},
+        "/version": {"version": __version__, "kind": "simulated"},
+    }
+    return plain_answer(200, documents[request.path])
+
+
+def plain_answer(status: int, document: Any) -> bytes:
+    """Return an answer in one piece; a `document` of None has no body."""
+    body = b"" if document is None else json.dumps(document).encode()
+    head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def refusal(status: int, message: str) -> bytes:
+    """Return an answer that says no."""
+    return plain_answer(status, {"error": {"message": message, "code": status}})
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)

@@ -1,0 +1,51 @@
+"""The figures of another tool in print: its name for each, its value, ours, and what differs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from results.panels import load_title
+from results.units import ABSENT, significant
+
+_WIDTH = 100
+_NAME, _VALUE = 38, 11
+
+
+def dialect_block(summary: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+    """Return a block of lines for each run, and what our records cannot tell of them."""
+    mark = " (SIMULATED)" if summary["simulated"] else ""
+    title = f"The same records by the formulas of {document['about']}{mark}, to compare with it"
+    lines = textwrap.wrap(title, _WIDTH, subsequent_indent="  ")
+    for run in document["runs"]:
+        lines += _run(document["tool"], run)
+    for text in document["approximations"]:
+        lines += textwrap.wrap(f"approximated: {text}", _WIDTH, subsequent_indent="  ")
+    return "\n".join(lines)
+
+
+def _run(tool: str, run: Mapping[str, Any]) -> Iterator[str]:
+    title = f"{run['label']} · {run['arm']} · {run['workload']} · {load_title(run['load'])}"
+    yield ""
+    yield from textwrap.wrap(f"{title} · block {run['block']}", _WIDTH, subsequent_indent="  ")
+    if run["window"]["kind"] == "steady":
+        sent, measured = run["counts"]["sent"], run["counts"]["measured"]
+        yield f"here: the {measured} requests of the measured window; {tool}: all {sent}"
+    yield f"{'':<{_NAME}}{tool:>{_VALUE}}{'here':>{_VALUE}}"
+    for figure in run["figures"]:
+        yield _line(figure).rstrip()
+
+
+def _line(figure: Mapping[str, Any]) -> str:
+    name, why = figure["name"], figure["why"] or ""
+    values = f"{_number(figure['value']):>{_VALUE}}{_number(figure['own_value']):>{_VALUE}}"
+    return f"{name:<{_NAME}}{values}  {why}"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ABSENT
+    if isinstance(value, int) or abs(value) < 10:
+        return significant(value)
+    return f"{value:,.2f}"

@@ -1,0 +1,211 @@
+"""GuideLLM: its figures from our records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from results.dialects.figure import Figure, Floats, Limits, any_limit, meeting, per
+from results.dialects.requests import Chosen, Requests, whole_length_s
+
+ABOUT = "guidellm run (GuideLLM 0.8.1), no warm-up and no cool-down"
+APPROXIMATIONS = (
+    "it takes times from the wall clock, which may step",
+    "its requests end when it has read [DONE], ours with the stream, a little later",
+    "its run starts when it begins to ask; here, when the first request was due",
+    (
+        "of a failed request, output tokens are what it had brought, and prompt tokens only what "
+        "the server told"
+    ),
+    "a stream that ended cleanly but early counts as answered there, and stays failed here",
+)
+
+# Kinds of failure that it does not see; and the one that it keeps apart.
+_UNSEEN = ("aborted", "no_token")
+_CANCELLED = "cancelled"
+_SHARES: Mapping[str, float] = {"Mdn": 0.50, "p95": 0.95, "p99": 0.99}
+_OURS = {"Mean": "mean", "Mdn": "p50", "p95": "p95", "p99": "p99"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Answers:
+    """The successful requests; NaN where one has no such figure."""
+
+    chosen: Chosen
+    latency_ms: Floats
+    ttft_ms: Floats
+    itl_ms: Floats
+    tpot_ms: Floats
+    tokens: Floats
+
+
+def figures(requests: Requests, limits: Limits) -> Iterator[Figure]:
+    """Yield the figures of its console, in its units.
+
+    Latencies are of successful requests; rates are of all, failed ones included. An empty answer
+    is a successful request. Where there is no sample it prints 0.
+    """
+    answers = _answers(requests)
+    yield from _counts(requests, answers)
+    yield from _latencies(requests, answers)
+    yield from _rates(requests)
+    if any_limit(limits):
+        yield from _goodput(requests, answers, limits)
+
+
+def _answers(requests: Requests) -> _Answers:
+    """ITL leaves the first token out, TPOT takes the whole time over all tokens."""
+    chosen = requests.answered(*_UNSEEN)
+    tokens = requests.tokens[chosen]
+    sent_ms, first_ms, last_ms, closed_ms = (
+        times[chosen]
+        for times in (requests.sent_ms, requests.first_ms, requests.last_ms, requests.closed_ms)
+    )
+    later = np.where(tokens > 1, tokens - 1, np.nan)
+    return _Answers(
+        chosen=chosen,
+        latency_ms=closed_ms - sent_ms,
+        ttft_ms=first_ms - sent_ms,
+        itl_ms=(last_ms - first_ms) / later,
+        tpot_ms=(last_ms - sent_ms) / np.where(tokens > 0, tokens, np.nan),
+        tokens=tokens,
+    )
+
+
+def _counts(requests: Requests, answers: _Answers) -> Iterator[Figure]:
+    ok, cut = int(answers.chosen.sum()), requests.failure.count(_CANCELLED)
+    yield Figure(
+        name="Requests Comp", value=ok, own="counts.ok", why="an empty answer is a good one"
+    )
+    yield Figure(name="Requests Inc", value=cut, own=None, why="cancelled ones, kept apart")
+    yield Figure(
+        name="Requests Err",
+        value=len(requests) - ok - cut,
+        own="counts.failed",
+        why="cancelled ones are kept apart",
+    )
+
+
+def _latencies(requests: Requests, answers: _Answers) -> Iterator[Figure]:
+    tokens, ones = answers.tokens, np.ones(len(answers.tokens))
+    bundled = "; first chunk as 1" if requests.bundled(answers.chosen) else ""
+    done = "until [DONE]" if requests.ends_late(answers.chosen) else ""
+    latency_s = answers.latency_ms / 1e3
+    yield from _spread(
+        "Request Latency Sec", latency_s, ones, own="e2e_ms", own_factor=1e-3, why=done
+    )
+    yield from _spread("TTFT ms", answers.ttft_ms, ones, own="ttft_ms")
+    yield from _spread(
+        "ITL ms", answers.itl_ms, tokens - 1, own="tpot_ms", why=f"weighted by tokens{bundled}"
+    )
+    yield from _spread(
+        "TPOT ms", answers.tpot_ms, tokens, own="tpot_ms", why="TTFT inside, / all tokens"
+    )
+
+
+def _spread(
+    name: str,
+    values: Floats,
+    weights: Floats,
+    *,
+    own: str,
+    own_factor: float = 1.0,
+    why: str = "",
+) -> Iterator[Figure]:
+    for word, value in _statistics(values, weights).items():
+        yield Figure(
+            name=f"{name} {word}",
+            value=value,
+            own=f"metrics.{own}.{_OURS[word]}",
+            own_factor=own_factor,
+            why=why or ("" if word == "Mean" else "its percentiles are ranks"),
+        )
+
+
+def _statistics(values: Floats, weights: Floats) -> dict[str, float]:
+    """Return mean and percentiles, each value counted as often as its weight; 0 of nothing.
+
+    A percentile is the smallest value up to which that share of all weight lies.
+    """
+    kept = ~np.isnan(values) & (weights > 0)
+    if not kept.any():
+        return dict.fromkeys(_OURS, 0.0)
+    order = np.argsort(values[kept], kind="stable")
+    ordered, weight = values[kept][order], weights[kept][order]
+    reached = np.cumsum(weight) / weight.sum()
+    places = {word: int(np.searchsorted(reached, share)) for word, share in _SHARES.items()}
+    found = {"Mean": float(np.average(ordered, weights=weight))}
+    return found | {word: float(ordered[place]) for word, place in places.items()}
+
+
+def _rates(requests: Requests) -> Iterator[Figure]:
+    """Rates over all requests: tokens from first to last token event, requests from first to end.
+
+    The prompt's tokens count at the first token event, so of one request alone they have no rate.
+    """
+    brought = ~np.isnan(requests.first_ms)
+    first_ms = np.where(brought, requests.first_ms, requests.closed_ms)
+    last_ms = np.where(brought, requests.last_ms, requests.closed_ms)
+    made = np.where(brought, requests.tokens, 0.0)
+    given = np.nan_to_num(requests.prompt_tokens)
+    length_s = whole_length_s(requests)
+    under_way_ms = np.nansum(requests.closed_ms - requests.sent_ms)
+    yield Figure(
+        name="Requests Concurrency Mean", value=per(under_way_ms / 1e3, length_s), own=None
+    )
+    yield Figure(
+        name="Requests Per Sec Mean",
+        value=per(len(requests), length_s),
+        own="metrics.requests_per_s",
+        why="failed requests count too" if any(requests.failure) else "",
+    )
+    yield Figure(
+        name="Input Tokens Per Sec Mean",
+        value=_rate(given.sum(), first_ms, first_ms),
+        own=None,
+        why="first to last first token",
+    )
+    yield Figure(
+        name="Output Tokens Per Sec Mean",
+        value=_rate(made.sum(), first_ms, last_ms),
+        own="metrics.output_tokens_per_s",
+        why="first to last token of the run",
+    )
+    yield Figure(
+        name="Total Tokens Per Sec Mean",
+        value=_rate((given + made).sum(), first_ms, last_ms),
+        own="metrics.total_tokens_per_s",
+        why="first to last token of the run",
+    )
+
+
+def _rate(tokens: float, from_ms: Floats, to_ms: Floats) -> float:
+    if not len(from_ms) or to_ms.max() <= from_ms.min():
+        return 0.0
+    return float(tokens / (to_ms.max() - from_ms.min()) * 1e3)
+
+
+def _goodput(requests: Requests, answers: _Answers, limits: Limits) -> Iterator[Figure]:
+    """A request that lacks a figure with a limit is left out; an error is none that is good."""
+    seen = {"ttft_ms": answers.ttft_ms, "tpot_ms": answers.itl_ms, "e2e_ms": answers.latency_ms}
+    limited = [seen[name] for name, limit in limits.items() if limit is not None]
+    judged = int((~np.isnan(limited).any(axis=0)).sum())
+    good = int(meeting(limits, seen).sum())
+    cut = requests.failure.count(_CANCELLED)
+    errors = len(requests) - int(answers.chosen.sum()) - cut
+    share = per(100 * good, judged + errors)
+    yield Figure(
+        name="Goodput Attainment %",
+        value=share,
+        own="metrics.goodput_share",
+        own_factor=100,
+        why="from the send, one-token left out",
+    )
+    yield Figure(
+        name="Goodput Per Sec Mean",
+        value=None if share is None else per(good, whole_length_s(requests)),
+        own="metrics.goodput_rps",
+        why="from the send, one-token left out",
+    )
