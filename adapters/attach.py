@@ -170,6 +170,10 @@ def _base(url: str) -> str:
         error = EngineError("the address carries a name or a password, which would be kept")
         error.add_note("give it without what stands before the @")
         raise error
+    if parts.query or parts.fragment:
+        error = EngineError("the address has a query or a fragment, which no request would carry")
+        error.add_note("give it without what stands behind ? or #")
+        raise error
     return f"{parts.scheme}://{parts.netloc}{parts.path.partition('/v1')[0].rstrip('/')}"
 
 

@@ -107,6 +107,7 @@ class ServerCounters:
     split_prefills_at_least: int | None = (
         None  # so many for sure, where the server counts no splits
     )
+    partial_prefill_steps: int | None = None  # parts of prompts that were not a prompt's last
     mixed_steps: int | None = None  # steps that held prefill and decode tokens together
     late_admissions: int | None = None  # sequences admitted while others were decoding
     peak_running: int | None = None

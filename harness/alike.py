@@ -92,16 +92,16 @@ def _says_the_same(
     try:
         told = json.loads(changed)
         choice = told["choices"][0]
-    except (ValueError, LookupError, TypeError):
-        return False
-    if not _take_back_text(choice, text):
-        return False
-    usage = told.get("usage") or {}
-    for name, count in counts.items():
-        if not isinstance(usage.get(name), int) or usage[name] != count + 1:
+        if not _take_back_text(choice, text):
             return False
-        usage[name] = count
-    return bool(told == value and (_OUTPUT_COUNT in counts) == (_OUTPUT_COUNT in usage))
+        usage = told.get("usage") or {}
+        for name, count in counts.items():
+            if not isinstance(usage.get(name), int) or usage[name] != count + 1:
+                return False
+            usage[name] = count
+        return bool(told == value and (_OUTPUT_COUNT in counts) == (_OUTPUT_COUNT in usage))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return False
 
 
 def _take_back_text(choice: dict[str, Any], text: str) -> bool:

@@ -15,9 +15,12 @@ from harness.alike import Alike, has_output, learned
 from harness.sse import Events, read_events
 
 _TEXT_LIMIT = 500  # characters of a foreign text that an error keeps
+_NAME_LIMIT = 200  # characters of an id or a finish reason
+_MOST_TOKENS = (1 << 31) - 1  # no answer holds more: a larger count of a server is none
 _DONE = b"[DONE]"
 _STREAM = re.compile(rb"(\xef\xbb\xbf)?(data|event|id|retry)?:")  # how a stream of events begins
 # A finish reason that is no end of an answer → the kind of failure.
+_NO_JSON = (ValueError, RecursionError)  # what is no JSON, and what is nested beyond all sense
 _BAD_ENDS = {"abort": "aborted", "error": "error_event"}
 # Of how many events of one stream the form is learned: the first may differ, and one in the middle.
 _FORMS = 3
@@ -42,7 +45,8 @@ class Answer:
 def read_answer(body: bytes) -> Answer:
     """Return what `body` says, as far as it came: events, or one JSON text.
 
-    `error_kind` is `error_event`, `aborted`, `bad_body` or None.
+    `error_kind` is `error_event`, `aborted`, `bad_body` or None. Whatever a server sends, its
+    strings can be stored, and its counts are 0 to 2³¹ − 1 or None.
     """
     start = body[:64].lstrip()
     if start.startswith(b"{"):
@@ -58,7 +62,7 @@ def _read_json(body: bytes) -> Answer:
     """Read the answer of a server that does not stream: one event, complete at its last byte."""
     try:
         value = json.loads(body)
-    except ValueError:
+    except _NO_JSON:
         return Answer(error_kind="bad_body", error=f"JSON that does not parse: {shown(body)}")
     reader = _Reader()
     reader.take(value, len(body), named_error=False)
@@ -71,15 +75,22 @@ def _read_json(body: bytes) -> Answer:
 def _read_stream(reader: _Reader, events: Events) -> None:
     form: Alike | None = None
     forms_left = _FORMS
+    strays = list(reversed(events.strays))
     for index, (data, end) in enumerate(zip(events.data, events.ends, strict=True)):
+        while strays and strays[-1][1] <= end:
+            reader.fail("bad_body", f"a line that is no event: {shown(strays.pop()[0])}")
         alike = form.read(data) if form else None
         if alike is not None and index not in events.names:
             reader.take_output(end, *alike)
             continue
         value = _read_event(reader, events, index)
+        if reader.done:
+            return  # the answer has ended; what follows belongs to nothing
         if forms_left and value is not None:
             form = learned(data, value) or form
             forms_left -= 1
+    for stray, _ in strays:
+        reader.fail("bad_body", f"a line that is no event: {shown(stray)}")
 
 
 def _read_event(reader: _Reader, events: Events, index: int) -> dict[str, Any] | None:
@@ -90,7 +101,7 @@ def _read_event(reader: _Reader, events: Events, index: int) -> dict[str, Any] |
         return None
     try:
         value = json.loads(data)
-    except ValueError:
+    except _NO_JSON:
         cut = events.unfinished and index == len(events.data) - 1
         if name == "error":
             reader.fail("error_event", shown(data))
@@ -118,20 +129,20 @@ class _Reader:
     def take(self, value: object, end: int, *, named_error: bool) -> bool:
         """Take one JSON event whose last byte is body byte `end`; return whether it has output."""
         if not isinstance(value, dict):
-            self.fail("bad_body", f"an event that is no answer: {shown(repr(value).encode())}")
+            self.fail("bad_body", f"an event that is no answer: {shown(_text(value))}")
             return False
-        if named_error or value.get("error") or value.get("object") == "error":
-            self.fail("error_event", _error_message(value) or shown(repr(value).encode()))
+        if named_error or _is_error(value):
+            self.fail("error_event", _error_message(value) or shown(_text(value)))
             return False
         if self._response_id is None and value.get("id"):
-            self._response_id = str(value["id"])
+            self._response_id = _name(value["id"])
         usage = value.get("usage")
         total = self._take_usage(usage) if isinstance(usage, dict) else None
         choices = value.get("choices")
         if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
             return False
         if choices[0].get("finish_reason"):
-            self._finish_reason = str(choices[0]["finish_reason"])
+            self._finish_reason = _name(choices[0]["finish_reason"])
         brought_output = has_output(choices[0])
         self.take_output(end, brought_output, total)
         return brought_output
@@ -141,6 +152,8 @@ class _Reader:
 
         Without text it counts only while the total tells the tokens, and when that has grown.
         """
+        if total is not None and not _is_count(total):
+            total = None
         self._running = self._running and (not has_text or (total or 0) > self._total)
         if has_text or (self._running and (total or 0) > self._total):
             self._ends.append(end)
@@ -152,12 +165,12 @@ class _Reader:
         """Keep what a usage object says; return its count of output tokens."""
         details = usage.get("prompt_tokens_details")
         cached = details.get("cached_tokens") if isinstance(details, dict) else None
-        counts = {
+        counts: dict[str, Any] = {
             "prompt": usage.get("prompt_tokens"),
             "cached": cached,
             "output": usage.get("completion_tokens"),
         }
-        known = {name: n for name, n in counts.items() if isinstance(n, int) and n >= 0}
+        known = {name: n for name, n in counts.items() if n is not None and _is_count(n)}
         self._usage |= known
         return known.get("output")
 
@@ -197,9 +210,20 @@ def refusal_text(body: bytes) -> str:
     """Return why the server refused, in its own words; empty where it does not say."""
     try:
         message = _error_message(json.loads(body))
-    except ValueError:
+    except _NO_JSON:
         message = None
     return message or shown(body)
+
+
+def _is_error(value: Mapping[str, Any]) -> bool:
+    """Return whether an event tells of an error: by its name, or by a message and no answer."""
+    if value.get("error") or value.get("object") == "error":
+        return True
+    told = any(isinstance(value.get(name), str | list | dict) for name in _MESSAGES)
+    return told and not any(name in value for name in ("choices", "usage"))
+
+
+_MESSAGES = ("message", "detail")
 
 
 def _error_message(value: object) -> str | None:
@@ -210,13 +234,34 @@ def _error_message(value: object) -> str | None:
     if not isinstance(value, dict):
         return None
     inner = value.get("error")
-    if isinstance(inner, dict):
-        return _error_message(inner) or shown(json.dumps(inner).encode())
-    for message in (inner, value.get("message"), value.get("detail")):
-        if message:
-            text = message if isinstance(message, str) else json.dumps(message)
-            return shown(text.encode())
-    return None
+    holder = inner if isinstance(inner, dict) else value
+    told = [holder.get(name) for name in ("error", *_MESSAGES) if holder.get(name)]
+    if not told and not isinstance(inner, dict):
+        return None
+    return shown(_text(told[0] if told else inner))
+
+
+def _is_count(value: object) -> bool:
+    """Return whether a number of a server counts tokens: `true` is a number to Python only."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS
+
+
+def _name(value: object) -> str:
+    """Return an id or a finish reason as text that can be stored."""
+    return _text(value)[:_NAME_LIMIT].decode("utf-8", "replace")
+
+
+def _text(value: object) -> bytes:
+    """Return a value of a server as text; half a character, which JSON can hold, becomes `?`."""
+    text = value if isinstance(value, str) else _json_text(value)
+    return text.encode("utf-8", "replace")
+
+
+def _json_text(value: object) -> str:
+    try:
+        return json.dumps(value)
+    except RecursionError:  # as deep as can be read, and no deeper
+        return "…"
 
 
 def shown(text: bytes) -> str:

@@ -8,11 +8,10 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from harness import __version__
 from harness.interrupts import interruptible
-from harness.load_arguments import add_calibrate, add_dialect, add_load, add_serve
+from harness.load_arguments import Once, add_calibrate, add_dialect, add_load, add_serve
 
 RUN_WENT_WRONG, WRONG_BEFORE_START, INTERRUPTED = 1, 2, 130  # 0 is good
 
@@ -81,10 +80,10 @@ def _parser() -> argparse.ArgumentParser:
         "--out",
         type=Path,
         metavar="DIR",
-        action=_Once,
+        action=Once,
         help="a new folder; default: runs/NAME-DATE-TIME",
     )
-    run.add_argument("--only", metavar="GLOB", action=_Once, help=_ONLY)
+    run.add_argument("--only", metavar="GLOB", action=Once, help=_ONLY)
     run.set_defaults(command="run", folder=None)
 
     plan = commands.add_parser("plan", help="show what a sweep will do; starts nothing")
@@ -102,21 +101,6 @@ def _parser() -> argparse.ArgumentParser:
             "--json", action="store_true", help="print one JSON document and nothing else"
         )
     return parser
-
-
-class _Once(argparse.Action):
-    """An option that may stand once: of two, argparse would drop the first in silence."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        if getattr(namespace, self.dest) is not None:
-            parser.error(f"{option_string} stands twice; give it once")
-        setattr(namespace, self.dest, values)
 
 
 def _has_begun(arguments: argparse.Namespace) -> bool:

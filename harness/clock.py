@@ -10,6 +10,8 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any, Protocol, TypeVar
 
+from harness.kernel_timer import Alarm
+
 T = TypeVar("T")
 
 NS_PER_S = 1_000_000_000
@@ -36,10 +38,11 @@ class MonotonicClock:
     It is one clock for all processes of a machine, so several can share an origin.
     """
 
-    __slots__ = ("origin_ns",)
+    __slots__ = ("_alarm", "origin_ns")
 
-    def __init__(self, origin_ns: int | None = None) -> None:
+    def __init__(self, origin_ns: int | None = None, alarm: Alarm | None = None) -> None:
         self.origin_ns = time.perf_counter_ns() if origin_ns is None else origin_ns
+        self._alarm = alarm
 
     def now_ns(self) -> int:
         """Return the time since `origin_ns`, in nanoseconds."""
@@ -48,8 +51,12 @@ class MonotonicClock:
     async def sleep_until_ns(self, when_ns: int) -> None:
         """Return at `when_ns`, not before; other callbacks get their turn at least once.
 
-        The target is absolute, so that late wake-ups do not add up.
+        The target is absolute, so that late wake-ups do not add up. Without an alarm the last
+        `FINE_NS` are spent looking at the clock.
         """
+        alarm = self._alarm if self.now_ns() < when_ns else None
+        if alarm is not None and await alarm.sleep_until_ns(self.origin_ns + when_ns):
+            return
         coarse_ns = when_ns - FINE_NS - self.now_ns()
         await asyncio.sleep(max(coarse_ns, 0) / NS_PER_S)
         while self.now_ns() < when_ns:  # noqa: ASYNC110 - no event tells the time

@@ -109,7 +109,9 @@ def _show(folder: Path, *, as_json: bool, dialect: str | None = None) -> int:
     summary = rebuild(folder)
     told = None if dialect is None else dialect_document(folder, dialect, summary)
     statuses = Counter(one["status"] for one in summary["runs"])
-    not_run = sum(one["status"] == "interrupted" and not one["metrics"] for one in summary["runs"])
+    not_run = sum(
+        one["status"] == "interrupted" and not one.get("metrics") for one in summary["runs"]
+    )
     with printing():
         if as_json:
             _print_json(summary if told is None else {**summary, "dialect": told})

@@ -112,11 +112,14 @@ def _forgot(seen: _Seen) -> bool:
     if counters.evicted_blocks is not None:
         return counters.evicted_blocks > 0
     went_through = (counters.prompt_tokens or 0) + (counters.output_tokens or 0)
-    return bool(counters.looked_up_prompt_tokens) and room is not None and went_through > room
+    looked = counters.looked_up_prompt_tokens != 0  # None: lookups are not counted
+    return looked and room is not None and went_through > room
 
 
 def _chunked_prefill(seen: _Seen) -> _Finding:
     split = seen.counters.split_prefills
+    if split is None:  # parts that were not the last: none of them where none was split
+        split = seen.counters.partial_prefill_steps
     if split is None:
         return _chunks_of_a_real_server(seen)
     if seen.kind == "off" and split:

@@ -15,9 +15,15 @@ from numpy.typing import NDArray
 from harness.answer import Answer, read_answer, refusal_text
 from harness.client import Request, network_error_kind
 from harness.http1 import Body, Head, NotHttpError, read_body, read_head
-from results.records import RequestRecord
+from results.records import UNBELIEVED, RequestRecord
 
 _UNREAD = ("unread", "the answer is kept, and read when the run is over")
+# By so many tokens a server may pass what was asked for: the last step of a speculative engine
+# brings several.
+_BUNDLE_TOKENS = 64
+# What no tokenizer and no template make of a prompt: more tokens than so many times those sent, and
+# so many on top.
+_PROMPT_TIMES, _TEMPLATE_TOKENS = 16, 1 << 14
 _NO_EVENTS = np.empty((0, 2), dtype=np.int64)
 
 
@@ -84,7 +90,9 @@ def record_of(exchange: Exchange) -> RequestRecord:
     A token event's time is that of the socket read that completed it. Kinds of failure:
     `http_<status>`, `error_event` (an error inside a stream that began well), the socket's own
     (`connection_reset`, `timeout`, …), `truncated` (ended without finish reason or [DONE]),
-    `aborted`, `bad_body`, `no_token`.
+    `aborted`, `bad_body`, `no_token`. A count of output tokens that can be neither what was asked
+    nor what the events hold is not believed: the events are counted, and marked so. A count of
+    prompt tokens that cannot be is none.
     """
     raw = b"".join(exchange.reads)
     try:
@@ -162,9 +170,13 @@ def _record(exchange: Exchange, answer: Answer, raw_ends: NDArray[np.int64]) -> 
     events[:, 0] = times_ns[np.searchsorted(read_ends, raw_ends)]
     events[:, 1] = answer.tokens
     counted, prompt, source = answer.output_tokens, answer.prompt_tokens, "usage"
+    sent = _sent_tokens(request)
     if counted is None and answer.error_kind is None:
         counted, source = len(events), "client"
-        prompt = _sent_tokens(request) if prompt is None else prompt
+        prompt = sent if prompt is None else prompt
+    elif counted is not None and counted > max(request.output_tokens, len(events)) + _BUNDLE_TOKENS:
+        counted, source = len(events), UNBELIEVED
+        events[:, 1] = 1
     return RequestRecord(
         request_id=request.request_id,
         response_id=answer.response_id,
@@ -176,8 +188,8 @@ def _record(exchange: Exchange, answer: Answer, raw_ends: NDArray[np.int64]) -> 
         token_events=events,
         closed_ns=exchange.closed_ns,
         connect_ns=exchange.connect_ns,
-        prompt_tokens=prompt,
-        cached_prompt_tokens=answer.cached_prompt_tokens,
+        prompt_tokens=_believed(prompt, _PROMPT_TIMES * sent + _TEMPLATE_TOKENS),
+        cached_prompt_tokens=_believed(answer.cached_prompt_tokens, answer.prompt_tokens or sent),
         output_tokens=counted,
         output_tokens_source=None if counted is None else source,
         asked_tokens=request.output_tokens,
@@ -185,6 +197,11 @@ def _record(exchange: Exchange, answer: Answer, raw_ends: NDArray[np.int64]) -> 
         error_kind=answer.error_kind,
         error=answer.error,
     )
+
+
+def _believed(counted: int | None, most: int) -> int | None:
+    """Return a count of the server; None where there is none, or it cannot be so large."""
+    return None if counted is None or counted > most else counted
 
 
 def _sent_tokens(request: Request) -> int:

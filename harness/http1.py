@@ -11,9 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 _HEAD_LIMIT_BYTES = 1 << 20
+_INTERIM_LIMIT_BYTES = 1 << 16  # of answers before the answer
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
-_STATUS_LINE = re.compile(rb"HTTP/(\d)\.(\d) (\d{3})(?: ([^\r\n]*))?\r?\n")
-_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]+)[ \t]*(?:;[^\r\n]*)?\r?\Z")
+_STATUS_LINE = re.compile(rb"(?i:HTTP)/(\d)\.(\d) (\d{3})(?: ([^\r\n]*))?\r?\n")
+_LENGTH = re.compile(r"[0-9]{1,18}")
+_SWITCHING = 101
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r?\Z")
 _TRAILERS_END = re.compile(rb"\n\r?\n")
 _NO_BODY = frozenset((204, 205, 304))
 
@@ -51,18 +54,21 @@ def read_head(data: bytes) -> Head | None:
     """Return the head that `data` begins with; None when it has not all come yet.
 
     Interim answers are passed over, and lines may end without a carriage return. Raises
-    `NotHttpError`.
+    `NotHttpError`, also for an answer after which no HTTP comes any more, and for one that never
+    comes to its point.
     """
     begin = 0
     while True:
-        if not b"HTTP/".startswith(data[begin : begin + 5]):
+        if not b"HTTP/".startswith(data[begin : begin + 5].upper()):
             raise NotHttpError(f"the answer begins with {data[begin : begin + 40]!r}")
         end = _HEAD_END.search(data, begin)
         if end is None:
-            if len(data) - begin > _HEAD_LIMIT_BYTES:
+            if len(data) - begin > _HEAD_LIMIT_BYTES or begin > _INTERIM_LIMIT_BYTES:
                 raise NotHttpError("the head of the answer has no end")
             return None
         head = _parsed_head(data[begin : end.end()], end.end())
+        if head.status == _SWITCHING:
+            raise NotHttpError(f"the server answers 101 {head.reason}, which nobody asked for")
         if head.status >= 200:
             return head
         begin = end.end()
@@ -75,7 +81,7 @@ def _parsed_head(block: bytes, size_bytes: int) -> Head:
         raise NotHttpError(f"the answer begins with {block[:40]!r}")
     headers = _headers(block[line.end() :].decode("latin-1"))
     stated = headers.get("content-length")
-    if stated is not None and not (stated.isascii() and stated.isdigit()):
+    if stated is not None and not _LENGTH.fullmatch(stated):
         raise NotHttpError(f"Content-Length is {stated!r}")
     options = headers.get("connection", "").lower()
     kept = "keep-alive" in options if line[1] + line[2] == b"10" else "close" not in options

@@ -16,9 +16,28 @@ toggles are given as NAME=VALUE, as in a sweep file: prefix_caching=off speculat
 """
 
 
+class Once(argparse.Action):
+    """An option that may stand once: of two, argparse would drop the first in silence."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Take the value. Ends with a usage error where one was given before."""
+        given = namespace.__dict__.setdefault("given", set())
+        if option_string is not None and self.dest in given:
+            parser.error(f"{option_string} stands twice; give it once")
+        given.add(self.dest)
+        setattr(namespace, self.dest, values)
+
+
 def add_load(commands: Any) -> argparse.ArgumentParser:
     """Add the command `load` and return its parser."""
     load: argparse.ArgumentParser = commands.add_parser("load", help=_LOAD, description=_LOAD)
+    load.register("action", None, Once)
     load.add_argument("url", metavar="URL", help="such as http://127.0.0.1:8000")
     load.add_argument("--model", required=True, metavar="M", help="the name that requests carry")
     load.add_argument(
@@ -27,24 +46,8 @@ def add_load(commands: Any) -> argparse.ArgumentParser:
         metavar="KIND",
         help="shared-prefix (default), multi-turn, or trace:PATH",
     )
-    load.add_argument("--prompt-tokens", type=_count, default=128, metavar="N", help="128")
-    load.add_argument("--output-tokens", type=_count, default=256, metavar="N", help="256")
-    load.add_argument("--turns", type=_count, default=4, metavar="N", help="of multi-turn: 4")
-    load.add_argument(
-        "--block-tokens", type=_count, metavar="N", help="of a trace with block ids: its own"
-    )
-    how = load.add_argument_group("how much, closed loop (default) or open loop")
-    how.add_argument("--concurrency", type=_count, metavar="N", help="conversations alive: 1")
-    how.add_argument("--requests", type=_count, metavar="N", help="closed loop: 100")
-    how.add_argument("--rate", type=_positive, metavar="R", help="conversations started a second")
-    how.add_argument("--duration", metavar="T", help="of an open loop, as '60 s'")
-    how.add_argument(
-        "--max-concurrency",
-        type=_count,
-        metavar="N",
-        help="of an open loop: conversations alive at most; the others wait, and it counts",
-    )
-    how.add_argument("--arrivals", choices=("poisson", "constant"), help="of an open loop: poisson")
+    _add_traffic(load)
+    _add_amount(load.add_argument_group("how much, closed loop (default) or open loop"))
     load.add_argument(
         "--api", choices=("completions", "chat"), default="completions", help="completions"
     )
@@ -56,7 +59,9 @@ def add_load(commands: Any) -> argparse.ArgumentParser:
     )
     load.add_argument("--seed", type=_natural, default=0, metavar="N", help="0")
     load.add_argument("--warmup", type=_natural, default=0, metavar="N", help="requests before: 0")
-    load.add_argument("--timeout", metavar="T", help="for one request, as '30 s'; default: none")
+    load.add_argument(
+        "--timeout", metavar="T", help="for one request, as '30 s' or 30; default: none"
+    )
     load.add_argument(
         "--workers",
         type=_workers,
@@ -69,6 +74,58 @@ def add_load(commands: Any) -> argparse.ArgumentParser:
     add_dialect(load)
     load.set_defaults(command="load", folder=None)
     return load
+
+
+def _add_traffic(load: argparse.ArgumentParser) -> None:
+    load.add_argument(
+        "--prompt-tokens",
+        type=_count,
+        metavar="N",
+        help="128; of shared-prefix half is a text that all requests share, of multi-turn it is "
+        "each question",
+    )
+    load.add_argument("--output-tokens", type=_count, metavar="N", help="256")
+    load.add_argument("--turns", type=_count, metavar="N", help="of multi-turn: 4")
+    load.add_argument("--format", metavar="F", help="of a trace: as its first line looks")
+    load.add_argument(
+        "--time-unit", metavar="U", help="of a trace's timestamp, as ms: its format's own"
+    )
+    load.add_argument(
+        "--block-tokens", type=_count, metavar="N", help="of a trace with block ids: its own"
+    )
+    load.add_argument(
+        "--bad-rows",
+        choices=("refuse", "skip"),
+        help="of a trace, lines that hold no request: refuse",
+    )
+
+
+def _add_amount(how: argparse._ArgumentGroup) -> None:
+    how.add_argument("--concurrency", type=_count, metavar="N", help="conversations alive: 1")
+    how.add_argument(
+        "--requests",
+        type=_count,
+        metavar="N",
+        help="closed loop: 100, of a trace all its rows; at most 1,000,000",
+    )
+    how.add_argument("--rate", type=_positive, metavar="R", help="conversations started a second")
+    how.add_argument(
+        "--duration", metavar="T", help="of an open loop, as '60 s'; a plain number is seconds"
+    )
+    how.add_argument(
+        "--max-concurrency",
+        type=_count,
+        metavar="N",
+        help="of an open loop: conversations alive at most; the others wait, and it counts",
+    )
+    how.add_argument(
+        "--arrivals",
+        choices=("poisson", "constant", "trace"),
+        help="of an open loop: poisson; trace: the times of the trace, without a rate",
+    )
+    how.add_argument(
+        "--speedup", type=_positive, metavar="X", help="of --arrivals trace: 1; 2 is twice as fast"
+    )
 
 
 def add_dialect(command: argparse.ArgumentParser) -> None:
@@ -89,6 +146,7 @@ def add_serve(commands: Any) -> argparse.ArgumentParser:
         epilog=_TOGGLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    serve.register("action", None, Once)
     serve.add_argument("toggles", nargs="*", metavar="NAME=VALUE", help="a toggle to flip")
     serve.add_argument("--host", default="127.0.0.1", help="127.0.0.1")
     serve.add_argument("--port", type=_port, default=8000, metavar="N", help="8000; 0: a free one")

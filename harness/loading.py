@@ -21,12 +21,15 @@ from harness.probe import probe
 from harness.prompt_counts import prompt_counts
 from harness.question import Question, question_of
 from harness.request_body import Asking
-from harness.spec import AnyWorkload, Load
+from harness.spec import AnyWorkload, Load, SpecError
 from harness.worker_count import worker_count
 from results.analysis import write_summary
 from results.dialects.document import dialect_document
 from results.store import create_sweep, run_folder, write_run, write_sweep
+from results.units import count
 
+MOST_REQUESTS = 1_000_000  # of one load: all of them, and their answers, are held in memory
+_MANY_REQUESTS = 20_000  # to make so many takes a while
 _UNBOUNDED_TOKENS = 1 << 20  # where the server does not tell how long a request may be
 _BLOCK_TOKENS = 16  # in which the prefix hits of a server that does not tell are counted
 _RUN = "load"  # the key of the one run
@@ -58,7 +61,7 @@ def load_server(order: LoadOrder, answered: Answered) -> dict[str, Any]:
     and `KeyboardInterrupt` says so. Raises `WorkloadError`, `EngineError` or `StoreError` before
     anything is sent.
     """
-    question = _question(order, order.load, order.seed)
+    question = _asked(order)
     with ExitStack() as kept:
         folder = order.out or Path(kept.enter_context(tempfile.TemporaryDirectory())) / "load"
         create_sweep(folder)
@@ -68,6 +71,28 @@ def load_server(order: LoadOrder, answered: Answered) -> dict[str, Any]:
             if not run_folder(folder, _RUN).exists():
                 shutil.rmtree(folder, ignore_errors=True)  # so that the order can be given again
             raise
+
+
+def _asked(order: LoadOrder) -> Question:
+    """Return what is asked. Raises `SpecError` where that cannot be what was ordered."""
+    question = _question(order, order.load, order.seed)
+    if question.requests > MOST_REQUESTS:
+        raise SpecError(
+            f"{question.requests:,} requests are asked; one load has at most {MOST_REQUESTS:,}"
+        )
+    alive, conversations = order.load.concurrency or 1, len(question.conversations)
+    if alive > conversations:
+        turns = -(-question.requests // conversations)
+        error = SpecError(
+            f"--concurrency {alive:,}: {question.requests:,} requests are asked, in "
+            f"{count(conversations, 'conversation')}, and more are never alive at once"
+        )
+        error.add_note(
+            f"ask for less concurrency, or for more: --requests {alive * (turns + 3):,} makes a "
+            "steady load of it"
+        )
+        raise error
+    return question
 
 
 def _probed(order: LoadOrder) -> LoadOrder:
@@ -192,7 +217,7 @@ def _manifest(order: LoadOrder, question: Question, run: _Run) -> dict[str, Any]
         "model": endpoint.target.model,
         "workload": order.workload.name,
         "workload_kind": order.workload_kind,
-        "load": {**order.load.facts(), "warmup_requests": order.warmup},
+        "load": _load_facts(order, question),
         "seed": order.seed,
         "status": status,
         "reason": reason,
@@ -211,6 +236,15 @@ def _manifest(order: LoadOrder, question: Question, run: _Run) -> dict[str, Any]
         "harness_version": __version__,
         "git_commit": git_commit(),
     }
+
+
+def _load_facts(order: LoadOrder, question: Question) -> dict[str, Any]:
+    """Return what was asked for; of a trace in closed loop all its rows where no number was."""
+    facts = {**order.load.facts(), "warmup_requests": order.warmup}
+    del facts["warmup"]  # that part of a run is none of its own here: the warm-up is sent before
+    if order.load.mode == "concurrency":
+        facts["requests"] = order.load.requests or question.requests
+    return facts
 
 
 def _outcome(run: _Run) -> tuple[str, str | None]:

@@ -5,21 +5,16 @@ A timer of the loop's own counts milliseconds; one of the kernel's wakes it as a
 
 from __future__ import annotations
 
-import asyncio
-import ctypes
-import os
-import sys
 import time
 from array import array
-from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
+from harness.kernel_timer import KernelTimer, kernel_timer
+
 # No fraction of the ticks of common servers: readings fall on all parts of such a tick alike.
 PERIOD_NS = 6_180_340
-_CLOCK_MONOTONIC, _ABSOLUTE = 1, 1
-_NS_PER_S = 1_000_000_000
 
 
 class LoopLag:
@@ -30,25 +25,19 @@ class LoopLag:
 
     def __init__(self) -> None:
         self._lags_ns = array("q")
-        self._timer: int | None = None
+        self._timer: KernelTimer | None = None
         self._due_ns = 0
 
     def __enter__(self) -> Self:
-        self._due_ns = time.perf_counter_ns() + PERIOD_NS
-        self._timer = _kernel_timer(self._due_ns, PERIOD_NS)
+        self._timer = kernel_timer(self._read)
         if self._timer is not None:
-            asyncio.get_running_loop().add_reader(self._timer, self._read, self._timer)
+            self._due_ns = time.perf_counter_ns() + PERIOD_NS
+            self._timer.set(self._due_ns, PERIOD_NS)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._timer is not None:
-            asyncio.get_running_loop().remove_reader(self._timer)
-            os.close(self._timer)
+            self._timer.close()
 
     def facts(self) -> dict[str, int] | None:
         """Return p50, p99 and max in nanoseconds, with their number `n`; None when none is known.
@@ -61,35 +50,8 @@ class LoopLag:
         p50, p99, most = (round(float(x)) for x in np.percentile(lags_ns, (50, 99, 100)))
         return {"p50": p50, "p99": p99, "max": most, "n": len(lags_ns)}
 
-    def _read(self, timer: int) -> None:
+    def _read(self, expired: int) -> None:
         now_ns = time.perf_counter_ns()
-        expired = int.from_bytes(os.read(timer, 8), sys.byteorder)
         for _ in range(expired):
             self._lags_ns.append(max(0, now_ns - self._due_ns))
             self._due_ns += PERIOD_NS
-
-
-class _Time(ctypes.Structure):
-    _fields_ = (("s", ctypes.c_long), ("ns", ctypes.c_long))
-
-
-class _TimerSetting(ctypes.Structure):
-    _fields_ = (("period", _Time), ("first", _Time))
-
-
-def _kernel_timer(first_ns: int, period_ns: int) -> int | None:
-    """Return a descriptor that becomes readable at `first_ns` and every `period_ns` after it.
-
-    `os.timerfd_create` does the same from Python 3.13 on. None where the system has none.
-    """
-    if sys.platform != "linux":
-        return None
-    system: Any = ctypes.CDLL(None, use_errno=True)
-    timer: int = system.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
-    if timer < 0:
-        return None
-    setting = _TimerSetting(
-        period=_Time(*divmod(period_ns, _NS_PER_S)), first=_Time(*divmod(first_ns, _NS_PER_S))
-    )
-    system.timerfd_settime(timer, _ABSOLUTE, ctypes.byref(setting), None)
-    return timer

@@ -18,18 +18,20 @@ def prompt_counts(
 ) -> dict[str, Any]:
     """Return how prompts went out, their tokens as sent and as counted, and how many differ.
 
-    Of the answered requests whose prompt tokens are known. Ids leave nothing to count differently;
-    text does, and only a count that no template explains differs.
+    Of the answered requests whose prompt tokens are known; those of the others are `untold`. Ids
+    leave nothing to count differently; text does, and only a count that no template explains
+    differs.
     """
     sent = {
         (one.conversation_id, number): turn.prompt_tokens
         for one in conversations
         for number, turn in enumerate(one.turns)
     }
+    answered = [one for one in records if one.error_kind is None]
     pairs = [
         (sent[one.conversation, one.turn], one.prompt_tokens)
-        for one in records
-        if one.error_kind is None and one.prompt_tokens is not None
+        for one in answered
+        if one.prompt_tokens is not None
     ]
     as_ids = target.api != "chat" and target.vocabulary is not None
     return {
@@ -37,6 +39,7 @@ def prompt_counts(
         "requests": len(pairs),
         "sent_tokens": sum(tokens for tokens, _ in pairs),
         "counted_tokens": sum(tokens for _, tokens in pairs),
+        "untold": len(answered) - len(pairs),
         "differing": sum(not _agree(*pair, as_ids=as_ids) for pair in pairs),
     }
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from harness.arrivals import constant_arrivals, gamma_arrivals, poisson_arrivals, trace_arrivals
 from harness.schedule import ClosedLoop, OpenLoop, Schedule
 from harness.spec import Load
-from workloads.base import Conversation, Drawn, Workload
+from harness.spec.quantities import duration_text, plain_number
+from workloads.base import Conversation, Drawn, Workload, WorkloadError
 from workloads.prompts import prefix_hit_ceiling
 
 
@@ -62,10 +63,23 @@ def question_of(workload: Workload, load: Load, *, seed: int, max_model_len: int
         return _question(draw(load.requests), None)
     if load.mode == "rate":
         starts = starts_of(load, seed=seed)
+        if not starts:
+            raise _no_start(load, seed)
         return _question(_enough(draw, len(starts)), starts)
     drawn = draw(None)
-    times = [one.start_ns or 0 for one in drawn.conversations]
+    times = [one.start_ns for one in drawn.conversations if one.start_ns is not None]
+    if len(times) < len(drawn.conversations):
+        raise WorkloadError(f"{workload.name}: the trace has no times, which arrivals: trace needs")
     return _question(drawn, trace_arrivals(times, speedup=load.speedup or 1.0))
+
+
+def _no_start(load: Load, seed: int) -> WorkloadError:
+    """Return the error of a random load in which nothing happens to start."""
+    length = duration_text(load.duration_ns or 0)
+    rate = plain_number(load.rate_rps or 0)
+    error = WorkloadError(f"seed {seed} draws no start within {length} at {rate} a second")
+    error.add_note("ask for a longer duration or a higher rate, or take another seed")
+    return error
 
 
 def _question(drawn: Drawn, starts_ns: tuple[int, ...] | None) -> Question:

@@ -15,6 +15,7 @@ import uvloop
 from adapters.base import EngineError, Target
 from harness.clock import MonotonicClock
 from harness.descriptors import allow_open_files
+from harness.kernel_timer import Alarm
 from harness.loadgen import CANCELLED, Session, play_sessions
 from harness.loop_lag import LoopLag
 from harness.reach import client_for
@@ -113,12 +114,18 @@ def offer(share: Share, beginning: Beginning, told: Callable[[int], object]) -> 
     `EngineError` when the process may not open so many connections.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_offer(share, beginning, told))
+        return runner.run(_on_time(share, beginning, told))
 
 
-async def _offer(share: Share, beginning: Beginning, told: Callable[[int], object]) -> Brought:
+async def _on_time(share: Share, beginning: Beginning, told: Callable[[int], object]) -> Brought:
+    with Alarm() as alarm:
+        return await _offer(share, MonotonicClock(share.origin_ns, alarm), beginning, told)
+
+
+async def _offer(
+    share: Share, clock: MonotonicClock, beginning: Beginning, told: Callable[[int], object]
+) -> Brought:
     limit = _open_files(share.most_at_once)
-    clock = MonotonicClock(share.origin_ns)
     ended, playing = list[RequestRecord](), _Playing()
     async with client_for(share.target, clock, share.asking) as client:
         for session in share.sessions:

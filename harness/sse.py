@@ -2,7 +2,8 @@
 
 Written from the WHATWG description of `text/event-stream`, and lenient where servers are: an event
 whose blank line never came is given too, marked as unfinished; two JSON texts on data lines without
-a blank line between them are two events.
+a blank line between them are two events. Lines that belong to no event are left out, as it says,
+but kept apart: a proxy that gives up in the middle of a stream writes such.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Atomic groups: a carriage return is never torn from its line feed to make a blank line of them.
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _LINE = re.compile(rb"([^\r\n]*)(\r\n|\n|\r|\Z)")
+_FIELDS = (b"data", b"event", b"id", b"retry")
+_OTHER_FIELD = re.compile(rb"[A-Za-z][\w-]*\Z")
+_TROUBLE = re.compile(rb"(?i)(?:.*(?:error|exception)|detail|message|fatal|panic)\Z")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +31,8 @@ class Events:
     ends: list[int] = field(default_factory=list)  # bytes of the stream up to each event's last
     names: dict[int, str] = field(default_factory=dict)  # index → name, of events that have one
     unfinished: bool = False  # the last event's blank line never came
+    # Lines that are no field and no comment, each with its end as above.
+    strays: list[tuple[bytes, int]] = field(default_factory=list)
 
 
 def read_events(stream: bytes) -> Events:
@@ -87,7 +93,24 @@ def _read_lines(events: Events, block: bytes, begin: int, end: int) -> None:
                 data, name = [], ""
             data.append(value)
             data_end = begin + line.end()
+        elif _is_stray(text, ended=bool(line[2])):
+            events.strays.append((text, begin + line.end()))
     _add(events, name, data, end)
+
+
+def _is_stray(line: bytes, *, ended: bool) -> bool:
+    """Return whether `line` is what no stream of events holds.
+
+    Blank lines, comments, the fields there are and, as the standard says, other fields are none,
+    but for those that only look like one, such as `Error: worker lost`; nor is a field that the
+    end of the stream cut off.
+    """
+    name, colon, _ = line.partition(b":")
+    if not name or name in _FIELDS:
+        return False
+    if not colon and not ended and any(field.startswith(name) for field in _FIELDS):
+        return False
+    return not (colon and _OTHER_FIELD.match(name) and not _TROUBLE.match(name))
 
 
 def _add(events: Events, name: str, data: list[bytes], end: int) -> None:

@@ -69,6 +69,7 @@ def _summary(sweep: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
         **{name: sweep[name] for name in ("name", "created", "model", "hardware", "seed")},
         **{name: sweep.get(name) for name in _FROM_SWEEP},
         "simulated": any(row["engine_kind"] == "simulated" for row in rows),
+        "stand_in": any(row["engine_kind"] == "stand-in" for row in rows),
         "margin": MARGIN,
         "assumptions": _each_once(row["assumptions"] for row in rows),
         "notes": _each_once([*(row["notes"] for row in rows), _notes(rows), _gpus(arms), withheld]),

@@ -22,7 +22,8 @@ _KEPT = f"others kept the client from its core, it used {{cpu}}: use a quieter m
 _REMEDIES = {
     "open_files": "raise the limit of open files (`ulimit -n`), or ask for less concurrency",
     "ports": "have the server keep connections open, or widen net.ipv4.ip_local_port_range",
-    "failed_share": "mend what fails, or ask for less load; `max_failed_share` sets the limit",
+    "failed_share": "mend what fails, or ask for less load; in a sweep `max_failed_share` sets the "
+    "limit",
     "usage_missing": "have the server send usage (`stream_options.include_usage`)",
     "shorter_than_asked": "have the engine ignore the end-of-text token, so that arms do equal "
     "work",

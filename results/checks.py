@@ -10,6 +10,13 @@ from typing import Any
 
 import pandas as pd
 
+from results.answer_checks import (
+    longer_than_asked,
+    no_finish_reason,
+    prompt_tokens_differ,
+    prompt_tokens_untold,
+    usage_unbelieved,
+)
 from results.doubt import Doubt
 from results.flip_checks import not_exercised, unverifiable
 from results.load_checks import (
@@ -72,7 +79,8 @@ def _failed_share(figures: RunFigures, manifest: Mapping[str, Any]) -> Doubt | N
     return Doubt(
         name="failed_share",
         message=message,
-        remedy="mend what fails, or ask for less load; `max_failed_share` sets the limit",
+        remedy="mend what fails, or ask for less load; in a sweep `max_failed_share` sets the "
+        "limit",
     )
 
 
@@ -92,7 +100,7 @@ def _some_failed(figures: RunFigures, manifest: Mapping[str, Any]) -> Doubt | No
 def _p99(figures: RunFigures, manifest: Mapping[str, Any]) -> Doubt | None:
     measured = int((figures.requests["ok"] & figures.requests["measured"]).sum())
     missing = needed_samples(0.99) - measured
-    if missing <= 0 or figures.requests.empty:
+    if missing <= 0 or not figures.requests["ok"].any():
         return None
     return Doubt(
         name="p99_unreliable",
@@ -116,7 +124,7 @@ def _more(manifest: Mapping[str, Any], measured: int, missing: int, figures: Run
 
 
 def _whole_run(figures: RunFigures, manifest: Mapping[str, Any]) -> Doubt | None:
-    if figures.window.kind == "steady" or figures.requests.empty:
+    if figures.window.kind == "steady" or not figures.requests["ok"].any():
         return None
     return Doubt(
         name="whole_run",
@@ -152,7 +160,7 @@ def _shorter_than_asked(figures: RunFigures, _: Mapping[str, Any]) -> Doubt | No
 
 def _usage_missing(figures: RunFigures, _: Mapping[str, Any]) -> Doubt | None:
     answered = figures.requests[figures.requests["ok"]]
-    missing = int((~answered["server_counted"]).sum())
+    missing = int((~answered["server_counted"] & ~answered["count_unbelieved"]).sum())
     if missing == 0:
         return None
     return Doubt(
@@ -232,9 +240,8 @@ def _mending(skipped: Mapping[str, int]) -> list[str]:
     """Return what brings back the rows left out: more context for long ones, else better lines."""
     long = any(skipped.get(reason) for reason in _TOO_LONG)
     faulty = any(rows for reason, rows in skipped.items() if reason not in _TOO_LONG)
-    return ["raise the context length (base.max_model_len)"] * long + [
-        "mend those lines of the trace"
-    ] * faulty
+    longer = "raise the context length (base.max_model_len in a sweep)"
+    return [longer] * long + ["mend those lines of the trace"] * faulty
 
 
 CHECKS: tuple[Callable[[RunFigures, Mapping[str, Any]], Doubt | None], ...] = (
@@ -244,7 +251,12 @@ CHECKS: tuple[Callable[[RunFigures, Mapping[str, Any]], Doubt | None], ...] = (
     _p99,
     _whole_run,
     _shorter_than_asked,
+    longer_than_asked,
     _usage_missing,
+    usage_unbelieved,
+    no_finish_reason,
+    prompt_tokens_untold,
+    prompt_tokens_differ,
     _token_times_unknown,
     _single_event,
     concurrency_not_reached,

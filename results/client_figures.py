@@ -24,9 +24,6 @@ from results.window import first_turn
 Floats = NDArray[np.float64]
 _LEAST_WALL_S = 1.0  # of a load phase whose CPU is judged: in less, opening connections is most
 _PORT_HELD_S = 60.0  # a closed connection keeps its port for so long (TIME_WAIT on Linux)
-# Before each start of an open loop the client watches the clock, for so long at most: that takes
-# CPU, and gives way to any socket that is ready.
-WATCHED_NS = 1_500_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,8 +164,8 @@ def _usage_missing(figures: RunFigures, _: Mapping[str, Any]) -> Seen:
         return Seen(value=None)
     missing = int((~answered["server_counted"]).sum())
     words = (
-        f"the server told no token count for {missing} of {len(answered)} answers; events were "
-        "counted instead"
+        f"the server told no token count that holds for {missing} of {len(answered)} answers; "
+        "events were counted instead"
     )
     return Seen(value=missing / len(answered), words=words)
 
@@ -212,12 +209,9 @@ def _loop_lag(_: RunFigures, manifest: Mapping[str, Any]) -> Seen:
     )
 
 
-def _cpu(figures: RunFigures, manifest: Mapping[str, Any]) -> Seen:
-    watched_s = 0.0  # a request, at most
-    if is_open_loop(manifest["load"]):
-        watched_s = float(first_turn(figures.requests).mean()) * WATCHED_NS / 1e9
+def _cpu(_: RunFigures, manifest: Mapping[str, Any]) -> Seen:
     shares = [
-        max(0.0, worker["cpu_s"] - watched_s * (worker.get("requests") or 0)) / worker["wall_s"]
+        worker["cpu_s"] / worker["wall_s"]
         for worker in _workers(manifest)
         if worker.get("cpu_s") is not None and (worker.get("wall_s") or 0) >= _LEAST_WALL_S
     ]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from results.names import is_open_loop
 from results.parquet import RecordTable
+from results.records import UNBELIEVED
 from results.statistics import describe
 from results.window import Window, measured_window
 
@@ -102,6 +103,8 @@ def per_request(table: RecordTable, *, open_loop: bool) -> pd.DataFrame:
             "prompt_tokens": _floats(columns["prompt_tokens"]),
             "output_tokens": tokens,
             "server_counted": (columns["output_tokens_source"] == "usage").fillna(value=False),
+            "count_unbelieved": (columns["output_tokens_source"] == UNBELIEVED).fillna(value=False),
+            "finished": columns["finish_reason"].notna(),
             "token_times_known": ok & (event_sum == tokens),
             "send_delay_ms": (sent - due) / 1e6,
             **{name: np.where(seen, span_ns / 1e6, np.nan) for name, span_ns in figures.items()},

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+UNBELIEVED = "unbelieved"  # the server's count cannot be: what stands is the client's
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RequestRecord:
@@ -28,7 +30,7 @@ class RequestRecord:
     prompt_tokens: int | None = None  # the server's count; without its usage, what was sent
     cached_prompt_tokens: int | None = None  # the server's count
     output_tokens: int | None = None  # never the number asked for
-    output_tokens_source: str | None = None  # usage | client
+    output_tokens_source: str | None = None  # usage | client | unbelieved
     asked_tokens: int
     finish_reason: str | None = None
     error_kind: str | None = None  # None: the stream ended normally

@@ -209,15 +209,22 @@ def assumptions(summary: Row, panel: Panel | None) -> list[str]:
 
 
 def simulated_remark(summary: Row) -> list[str]:
-    """Return what stands in for a measurement, in one line; nothing if all was measured."""
-    if not summary["simulated"]:
-        return []
+    """Return what stands in for a measurement, a line a kind; nothing if all was measured."""
     kinds = {run["engine_kind"] for run in summary["runs"] if run["engine_kind"]}
-    if kinds <= {"simulated"}:
-        return ["SIMULATED: times were computed from a model of the hardware; no GPU ran"]
-    modelled = {run["label"] for run in summary["runs"] if run["engine_kind"] == "simulated"}
-    names = ", ".join(sorted(modelled))
-    return [f"SIMULATED: the times of {names} were computed from a model; the rest was measured"]
+    lines = []
+    if summary["simulated"]:
+        line = "SIMULATED: times were computed from a model of the hardware; no GPU ran"
+        names = _of_kind(summary, "simulated")
+        other = f"SIMULATED: the times of {names} were computed from a model; the rest was measured"
+        lines.append(line if kinds <= {"simulated"} else other)
+    if summary.get("stand_in"):
+        names = _of_kind(summary, "stand-in")
+        lines.append(f"STAND-IN: {names} is a program that speaks like the engine; no time is its")
+    return lines
+
+
+def _of_kind(summary: Row, kind: str) -> str:
+    return ", ".join(sorted({r["label"] for r in summary["runs"] if r["engine_kind"] == kind}))
 
 
 def engines(summary: Row) -> dict[str, str]:

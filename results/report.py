@@ -43,6 +43,7 @@ from results.remarks import (
 from results.statistics import needed_samples
 from results.store import write_text
 from results.units import ABSENT, interval_text, latency_unit, ratio_text, significant
+from results.unmeasured import unmeasured
 
 Row = Mapping[str, Any]
 _MESSAGES = 20  # of one check
@@ -119,6 +120,7 @@ def write_report(summary: Row, plots: Sequence[Path], path: Path) -> Path:
         verdict_blocks=VERDICT_BLOCKS,
         p99_needs=needed_samples(0.99),
         simulated=simulated_remark(summary),
+        mark=f" ({found.lower()})" if (found := unmeasured(summary)) else "",
         several_engines=len(labels(summary)) > 1,
     )
     return write_text(path, page)

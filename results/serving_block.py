@@ -11,6 +11,7 @@ from typing import Any
 from results.client_remarks import certificate_lines
 from results.failure_samples import failure_lines
 from results.units import ABSENT
+from results.unmeasured import unmeasured
 
 _WIDTH = 50
 _LATENCIES = (
@@ -25,7 +26,7 @@ _LATENCIES = (
 def serving_block(summary: Mapping[str, Any]) -> str:
     """Return the block of the one run of a summary, 50 columns wide; below it how sure it is."""
     (run,) = summary["runs"]
-    mark = " (SIMULATED)" if summary["simulated"] else ""
+    mark = f" ({found})" if (found := unmeasured(summary)) else ""
     mark += " (INTERRUPTED)" if run["status"] == "interrupted" else ""
     answered = bool(run["counts"]["ok"])  # where nothing was, there is no rate, and no window
     lines = [
@@ -59,7 +60,7 @@ def _window(run: Mapping[str, Any]) -> Iterator[str]:
     window = run["window"]
     whole = window["kind"] == "whole-run"
     yield ("Window: the whole run" if whole else "Measured window").center(_WIDTH, "-")
-    yield _line("Measured window (s):", window["length_s"])
+    yield _line("Measured window (s):", window["length_s"], decimals=3)
     yield _line("Requests sent in the window:", run["counts"]["measured"])
     yield _line("Requests ended in the window:", window["requests_ended"])
     yield _line("Input tokens in the window:", window["prompt_tokens"])
@@ -99,7 +100,8 @@ def _remarks(summary: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[str
         yield f"note: {note}"
 
 
-def _line(name: str, value: float | None) -> str:
+def _line(name: str, value: float | None, decimals: int = 2) -> str:
     if value is None:
         return f"{name:<38} {ABSENT:>11}"
-    return f"{name:<38} {value:>11,}" if isinstance(value, int) else f"{name:<38} {value:>11,.2f}"
+    text = f"{value:,}" if isinstance(value, int) else f"{value:,.{decimals}f}"
+    return f"{name:<38} {text:>11}"

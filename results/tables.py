@@ -30,6 +30,7 @@ from results.remarks import (
     verdict_remark,
 )
 from results.units import ABSENT, count, latency_unit, ratio_text, significant
+from results.unmeasured import unmeasured
 
 Row = Mapping[str, Any]
 WIDTH = 100  # columns that a line may take
@@ -85,7 +86,7 @@ def _emit(console: Console, part: RenderableType, width: int) -> None:
 
 
 def _panel_parts(summary: Row, panel: Panel, width: int) -> list[RenderableType]:
-    mark = " · SIMULATED" if summary["simulated"] else ""
+    mark = f" · {found}" if (found := unmeasured(summary)) else ""
     parts: list[RenderableType] = [
         _wrapped(panel.title + mark, width, "bold", indent=""),
         *_tables(panel, width),

@@ -22,11 +22,9 @@ from known_runs import (
     steady_records,
 )
 
-from harness.clock import FINE_NS
 from results.certificate import certificate
 from results.certificate_limits import LIMITS
 from results.checks import doubts
-from results.client_figures import WATCHED_NS
 from results.metrics import run_figures
 from results.parquet import table_of
 from results.records import RequestRecord
@@ -443,16 +441,6 @@ def test_a_phase_too_short_for_cpu_is_not_judged_by_it() -> None:
     short = known_client(known_worker(cpu_s=0.49, wall_s=0.5))
 
     assert of(client=short)["figures"]["cpu"]["value"] is None
-
-
-def test_watching_the_clock_before_a_start_is_no_load() -> None:
-    """600 starts in 30 s take up to 0.9 s of it; in closed loop nothing is left out."""
-    busy = known_client(known_worker(cpu_s=24.6))
-    starts = open_loop([0.0] * 600)
-
-    assert WATCHED_NS == FINE_NS
-    assert of(starts, busy, load=OPEN)["figures"]["cpu"]["value"] == pytest.approx(0.79)
-    assert of(client=busy)["figures"]["cpu"]["value"] == pytest.approx(0.82)
 
 
 def test_ports_of_a_long_run_come_back() -> None:

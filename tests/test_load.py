@@ -129,15 +129,15 @@ def test_open_loop_and_other_workloads_are_played(server: str, tmp_path: Path) -
         for n in range(5)
     ]
     trace.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    few = ("--model", MODEL, "--output-tokens", "4", "--json")
+    few = ("--output-tokens", "4")
     asked = {
-        10: ("--rate", "10", "--duration", "1", "--arrivals", "constant"),
-        8: ("--workload", "multi-turn", "--requests", "8", "--api", "chat"),
+        10: ("--rate", "10", "--duration", "1", "--arrivals", "constant", *few),
+        8: ("--workload", "multi-turn", "--requests", "8", "--api", "chat", *few),
         5: ("--workload", f"trace:{trace}", "--block-tokens", "16", "--requests", "5"),
     }
 
     for requests, words in asked.items():
-        ran = harness("load", server, *few, *words)
+        ran = harness("load", server, "--model", MODEL, "--json", *words)
         (run,) = json.loads(ran.stdout)["runs"]
         assert run["metrics"]["completed"] == requests
         assert (run["metrics"]["scheduled_ttft_ms"] is not None) == ("--rate" in words)

@@ -89,7 +89,7 @@ def test_its_times_are_true() -> None:
         ]
         before_ns = answer.sent_ns[-1]
     assert min(errors_ms) > 0
-    assert statistics.median(errors_ms) < 2  # 0.1 on an idle machine
+    assert statistics.median(errors_ms) < 4  # 0.1 on an idle machine
 
 
 def test_it_keeps_its_tick() -> None:
@@ -108,7 +108,7 @@ def test_it_keeps_its_tick() -> None:
     dues_ns = [tick.due_ns for tick in log.ticks]
     assert {(due - dues_ns[0]) % round(ITL_MS * 1e6) for due in dues_ns} == {0}
     assert sum(tick.tokens for tick in log.ticks) == 8 * 20
-    assert statistics.median(log.lateness_ns()) < 2e6
+    assert statistics.median(log.lateness_ns()) < 4e6
     assert all(tick.due_ns <= tick.begun_ns <= tick.ended_ns for tick in log.ticks)
     for answer in log.answers:
         waits_ms = (answer.sent_ns[0] - answer.received_ns) / 1e6

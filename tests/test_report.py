@@ -108,7 +108,7 @@ def test_all_figures_are_inside_with_title_and_alternative_text(tmp_path: Path) 
     pictures = [attributes for tag, attributes in found.tags if tag == "img"]
     figures = planned_figures(summary)
     assert [picture["alt"] for picture in pictures] == [
-        f"{figure.title}, simulated" for figure in figures
+        f"{figure.title} (simulated)" for figure in figures
     ]
     assert all(figure.caption in found.text("figures") for figure in figures)
 

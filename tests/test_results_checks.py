@@ -464,12 +464,13 @@ def test_a_whole_run_says_how_many_requests_make_it_steady() -> None:
 @pytest.mark.parametrize(
     ("skipped", "remedy"),
     [
-        ({"context_length": 3}, "raise the context length (base.max_model_len)"),
-        ({"context_full": 1}, "raise the context length (base.max_model_len)"),
+        ({"context_length": 3}, "raise the context length (base.max_model_len in a sweep)"),
+        ({"context_full": 1}, "raise the context length (base.max_model_len in a sweep)"),
         ({"bad_json": 1}, "mend those lines of the trace"),
         (
             {"bad_json": 1, "context_length": 2},
-            "raise the context length (base.max_model_len) and mend those lines of the trace",
+            "raise the context length (base.max_model_len in a sweep) and mend those lines of the "
+            "trace",
         ),
     ],
 )

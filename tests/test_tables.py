@@ -447,3 +447,15 @@ def test_the_heading_has_the_gpus_that_the_baseline_uses() -> None:
         arm["gpus"] = 8 if arm["arm"] == "baseline" else 4
 
     assert "on 8 × a100-80gb" in printed(summary).splitlines()[0]
+
+
+def test_a_stand_in_is_marked_on_every_table_and_at_the_end() -> None:
+    """A program that only speaks like an engine has no times of that engine."""
+    summary = make_summary(Fixture(simulated=False)) | {"stand_in": True}
+    for run in summary["runs"]:
+        run["engine_kind"] = "stand-in"
+    text = printed(summary)
+
+    assert all("· STAND-IN" in part for part in tables(text))
+    assert text.splitlines()[-1].startswith("STAND-IN: ")
+    assert "SIMULATED" not in text

@@ -374,7 +374,7 @@ def test_no_row_left_is_refused_with_the_reasons(tmp_path: Path) -> None:
     rows = (row(tokens=0), row(tokens=CONTEXT))
     message = refusal_of(trace(tmp_path, *rows, bad_rows="skip"))
     assert "no row to replay (left out: zero_input 1, context_length 1)" in message
-    assert "raise `max_model_len` under `base`" in message
+    assert "raise it (`max_model_len` under `base` in a sweep" in message
     assert "mend the file" in refusal_of(trace(tmp_path, row(tokens=0), bad_rows="skip"))
 
 

@@ -64,11 +64,17 @@ def _nothing_fits(
     name: str, turn: Turn, max_model_len: int, dropped: int, kept: int
 ) -> WorkloadError:
     """Return the error of a workload too long for the context."""
+    which = "the last"
+    drawn = f"{dropped} of the first {dropped + kept} requests drawn are"
+    if not kept:
+        which, drawn = "one", "its requests are"
     error = WorkloadError(
-        f"{name}: {dropped} of the first {dropped + kept} requests drawn are longer than "
-        f"max_model_len {max_model_len}; the last needs "
+        f"{name}: {drawn} longer than max_model_len {max_model_len}; {which} needs "
         f"{turn.prompt_tokens + turn.output_tokens} tokens "
         f"(prompt {turn.prompt_tokens} + output {turn.output_tokens})"
     )
-    error.add_note("make the workload's lengths smaller, or raise `max_model_len` under `base`")
+    error.add_note(
+        "make the workload's lengths smaller, or raise the context: `max_model_len` under `base` "
+        "in a sweep, else the server's own"
+    )
     return error

@@ -70,7 +70,7 @@ class TraceReplay:
         in_time = sorted(read.rows, key=lambda row: row.time_ns or 0)
         rows, too_long = self._usable(in_time, requests, max_model_len)
         if too_long and self.over_length == "refuse":
-            raise self._refusal(_over_length(too_long, max_model_len), "over_length: skip")
+            raise self._refusal(_over_length(too_long, max_model_len), "over_length")
         skipped = Counter(fault.reason for fault in read.faults)
         if too_long:
             skipped["context_length"] = len(too_long)
@@ -134,7 +134,7 @@ class TraceReplay:
         """Return what the file holds; refuse its bad lines unless they are to be skipped."""
         read = self._shrunk(read_rows(self.path, form), form)
         if read.faults and self.bad_rows == "refuse":
-            error = self._refusal(read.faults, "bad_rows: skip")
+            error = self._refusal(read.faults, "bad_rows")
             if not read.rows:
                 found = f"or is the format not {self.format}? there are {' | '.join(FORMATS)}"
                 error.add_note(found)
@@ -165,8 +165,9 @@ class TraceReplay:
             error = WorkloadError(f"{self.path}: no row to replay{because}")
             if skipped["context_length"]:
                 error.add_note(
-                    f"{skipped['context_length']} rows are longer than the context: raise "
-                    "`max_model_len` under `base`, if the model and the memory can take it"
+                    f"{skipped['context_length']} rows are longer than the context: raise it "
+                    "(`max_model_len` under `base` in a sweep, else the server's own), if the "
+                    "model and the memory can take it"
                 )
             elif skipped:
                 error.add_note("mend the file: no line of it is a request")
@@ -198,7 +199,11 @@ class TraceReplay:
         named = "; ".join(str(fault) for fault in faults[:_NAMED_FAULTS])
         more = f"; and {len(faults) - _NAMED_FAULTS} more" if len(faults) > _NAMED_FAULTS else ""
         error = WorkloadError(f"{self.path}: {named}{more}")
-        error.add_note(f"mend the file, or leave such rows out and have them counted: `{option}`")
+        line = f"--{option.replace('_', '-')} skip"
+        error.add_note(
+            "mend the file, or leave such rows out and have them counted: "
+            f"`{option}: skip` in a sweep, `{line}` of harness load"
+        )
         return error
 
 

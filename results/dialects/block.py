@@ -8,6 +8,7 @@ from typing import Any
 
 from results.panels import load_title
 from results.units import ABSENT, significant
+from results.unmeasured import unmeasured
 
 _WIDTH = 100
 _NAME, _VALUE = 38, 11
@@ -15,7 +16,7 @@ _NAME, _VALUE = 38, 11
 
 def dialect_block(summary: Mapping[str, Any], document: Mapping[str, Any]) -> str:
     """Return a block of lines for each run, and what our records cannot tell of them."""
-    mark = " (SIMULATED)" if summary["simulated"] else ""
+    mark = f" ({found})" if (found := unmeasured(summary)) else ""
     title = f"The same records by the formulas of {document['about']}{mark}, to compare with it"
     lines = textwrap.wrap(title, _WIDTH, subsequent_indent="  ")
     for run in document["runs"]:

@@ -24,6 +24,7 @@ from results.figures import PlannedFigure
 from results.panels import Panel, hardware_title, load_title
 from results.plots.layout import Box, log_ticks
 from results.remarks import engines
+from results.unmeasured import unmeasured
 
 Row = Mapping[str, Any]
 Look = dict[str, Any]  # properties that matplotlib takes by name
@@ -94,7 +95,7 @@ def new_figure(summary: Row, planned: PlannedFigure, height_in: float) -> Figure
     figure.text(0.015, top - 0.23 / height_in, ran, color=FAINT, va="top")
     caption = "\n".join(_caption_lines(planned))
     figure.text(0.015, 0.08 / height_in, caption, color=FAINT, fontsize=6.5, va="bottom")
-    if summary["simulated"]:
+    if mark := unmeasured(summary):
         ground = {"facecolor": "#B23A00", "edgecolor": "none", "boxstyle": "round,pad=0.35"}
         look: Look = {
             "weight": "bold",
@@ -103,7 +104,7 @@ def new_figure(summary: Row, planned: PlannedFigure, height_in: float) -> Figure
             "va": "top",
             "bbox": ground,
         }
-        figure.text(0.985, top, "SIMULATED", **look)
+        figure.text(0.985, top, mark, **look)
     return figure
 
 
