@@ -84,12 +84,19 @@ def rung(streams: int, server_core: int | None, *, requests: int | None = None) 
         return measured(server, load, output_tokens=output_tokens, ramp_ns=ramp_ns)
 
 
-def measured(server: ReferenceProcess, load: Load, *, output_tokens: int, ramp_ns: int = 0) -> Rung:
+def measured(
+    server: ReferenceProcess,
+    load: Load,
+    *,
+    output_tokens: int,
+    ramp_ns: int = 0,
+    workers: int = 1,
+) -> Rung:
     """Return what one closed loop on `server` shows; the server ends with it."""
     target, question = server.target(), _question(load, output_tokens)
     begun_s, queued_s = time.perf_counter(), _queued_s()
     schedule = question.schedule(load, ramp_ns)
-    played = play_http(target, schedule, question.conversations, lambda _: None)
+    played = play_http(target, schedule, question.conversations, lambda _: None, workers=workers)
     wall_s = time.perf_counter() - begun_s
     queued = None if queued_s is None else ((_queued_s() or 0.0) - queued_s) / wall_s
     return _rung(load.concurrency or 1, played, queued, server.log())

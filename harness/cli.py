@@ -8,10 +8,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from harness import __version__
 from harness.interrupts import interruptible
 from harness.load_arguments import Once, add_calibrate, add_dialect, add_load, add_serve
+from harness.standard_streams import open_standard_streams
 
 RUN_WENT_WRONG, WRONG_BEFORE_START, INTERRUPTED = 1, 2, 130  # 0 is good
 
@@ -30,13 +32,32 @@ kept beside what is left, so that there are ratios"""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code of the process."""
-    arguments = _parser().parse_args(argv)
+    open_standard_streams()
+    try:
+        arguments = _parser().parse_args(argv)
+    except SystemExit as told:
+        raise SystemExit(_flushed(told.code)) from None
     with interruptible():
         try:
             return _run(arguments)
         except KeyboardInterrupt:
             _tell_interrupted(arguments)
             return INTERRUPTED
+
+
+def _flushed(code: Any) -> Any:
+    """Return the exit code of a help that was printed; 1 where it could not be."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        pass
+    except OSError as error:
+        _say(f"error: the output cannot be written: {error.strerror or error}")
+        code = RUN_WENT_WRONG
+    else:
+        return code
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer goes nowhere
+    return code
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -117,6 +138,8 @@ def _tell_interrupted(arguments: argparse.Namespace) -> None:
     stored = folder is not None and any(folder.glob("*/manifest.json"))
     found = f"  finished runs are stored: harness report {folder}"
     none = "  no run had finished" if _has_begun(arguments) else None
+    if arguments.command == "load":
+        none = "  no request had ended: nothing is kept"
     _say("interrupted", *filter(None, [found if stored else none]))
 
 

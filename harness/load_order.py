@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -63,7 +64,7 @@ def order_of(arguments: argparse.Namespace) -> LoadOrder:
             api=arguments.api,
             vocabulary=_vocabulary(arguments.tokenizer),
             wait_s=(_duration("--wait", arguments.wait) or 0) / 1e9,
-            waiting=lambda text: print(text, file=sys.stderr),  # noqa: T201  says why nothing moves
+            waiting=_say,
         ),
         workload=workload,
         workload_kind=kind,
@@ -75,6 +76,12 @@ def order_of(arguments: argparse.Namespace) -> LoadOrder:
         out=arguments.out,
         dialect=arguments.dialect,
     )
+
+
+def _say(text: str) -> None:
+    """Say why nothing moves, where somebody listens."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{text}\n")
 
 
 def _load(arguments: argparse.Namespace, kind: str) -> Load:

@@ -146,15 +146,18 @@ class RequestCount:
         trace: TracebackType | None,
     ) -> None:
         if self._shown and self._count:
-            self._stream.write("\r\033[K")
+            self._write("\r\033[K")
 
     def answered(self, requests: int) -> None:
         """Note that so many more requests have ended."""
         self._count += requests
         if self._silence.lasts(requests):
-            self._stream.write(f"no answer has ended for {_SILENT_S:.0f} s; it is waited on\n")
-            self._stream.flush()
+            self._write(f"no answer has ended for {_SILENT_S:.0f} s; it is waited on\n")
         if self._shown and time.monotonic() - self._written_s > 1:
             self._written_s = time.monotonic()
-            self._stream.write(f"\r{self._count} requests answered")
+            self._write(f"\r{self._count} requests answered")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # nobody looks any more: the load goes on
+            self._stream.write(text)
             self._stream.flush()

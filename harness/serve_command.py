@@ -9,6 +9,7 @@ from dataclasses import replace
 from adapters.base import BASELINE, TOGGLES, EngineSettings, ToggleValue
 from adapters.embedded.adapter import EmbeddedAdapter
 from adapters.embedded.server import serve as serve_engine
+from harness.output import printing
 from harness.spec import SpecError
 from harness.spec.problems import Problem, did_you_mean
 from harness.spec.toggles import read_toggles
@@ -56,5 +57,5 @@ def _flipped(words: list[str]) -> dict[str, ToggleValue]:
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    with printing():
+        sys.stdout.write(line + "\n")

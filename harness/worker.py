@@ -8,8 +8,9 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from multiprocessing.connection import Connection
+from typing import Any
 
 from harness.share import Brought, Share, Stop, offer
 
@@ -24,16 +25,24 @@ class _Worker:
     async def beginning(self, stop: Stop) -> AsyncIterator[int]:
         """Say that all is ready, and yield when the run begins, on its clock."""
         self._parent.send("ready")
-        loop, pipe = asyncio.get_running_loop(), self._parent.fileno()
         told = asyncio.Event()
-        loop.add_reader(pipe, told.set)  # not waited for in recv: connections are tended meanwhile
+        self._watch(told.set)  # not waited for in recv: connections are tended meanwhile
         await told.wait()
         begin_ns: int = self._parent.recv()
-        loop.add_reader(pipe, self._stop, stop)
+        self._watch(self._stop, stop)
         try:
             yield begin_ns
         finally:
-            loop.remove_reader(pipe)
+            asyncio.get_running_loop().remove_reader(self._parent.fileno())
+
+    def _watch(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Have the loop call when the parent speaks.
+
+        The loop makes a pipe that it watches one that never waits; sending what came of a run
+        would fail as soon as the pipe is full.
+        """
+        asyncio.get_running_loop().add_reader(self._parent.fileno(), call, *arguments)
+        os.set_blocking(self._parent.fileno(), True)
 
     def _stop(self, stop: Stop) -> None:
         """Stop, as the parent says; end at once where it is not there any more."""
