@@ -4,11 +4,13 @@ from adapters.base import EngineAdapter
 from adapters.embedded.adapter import EmbeddedAdapter
 from adapters.sglang import SglangAdapter
 from adapters.tensorrt_llm import TensorRtLlmAdapter
+from adapters.url import UrlAdapter
 from adapters.vllm import VllmAdapter
 
 ENGINES: dict[str, type[EngineAdapter]] = {
     "embedded": EmbeddedAdapter,
     "sglang": SglangAdapter,
     "tensorrt-llm": TensorRtLlmAdapter,
+    "url": UrlAdapter,
     "vllm": VllmAdapter,
 }

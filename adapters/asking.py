@@ -7,6 +7,7 @@ import ipaddress
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -42,7 +43,15 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def ask(url: str, path: str, body: Any = None, *, post: bool = False, timeout_s: float) -> Answer:
+def ask(
+    url: str,
+    path: str,
+    body: Any = None,
+    *,
+    post: bool = False,
+    timeout_s: float,
+    headers: Mapping[str, str] | None = None,
+) -> Answer:
     """Return the answer to a GET, or to a POST of `body` as JSON, at `path` below `url`.
 
     Goes the way that the load goes: through a proxy exactly where `through_proxy` says so. Trusts
@@ -53,7 +62,7 @@ def ask(url: str, path: str, body: Any = None, *, post: bool = False, timeout_s:
     request = urllib.request.Request(  # noqa: S310 - callers check the scheme
         url.rstrip("/") + path,
         data=data,
-        headers={"Content-Type": "application/json"},
+        headers={"Content-Type": "application/json", **(headers or {})},
         method="POST" if post or data else "GET",
     )
     named = urllib.request.getproxies() if through_proxy(url) else {}

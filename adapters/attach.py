@@ -5,6 +5,7 @@ Only GETs are sent from here: a server's own count of requests is that of the lo
 
 from __future__ import annotations
 
+import os
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from adapters.server_metrics import ServerMetrics
 # known kind is sent what most take; what it answers 400 to is told with its own words.
 _COMMON = frozenset({"seed", "ignore_eos", "include_usage"})
 _FIELDS = {
-    "vllm:": _COMMON | {"continuous_usage_stats", "cache_salt"},
+    "vllm:": _COMMON | {"continuous_usage_stats", "cache_salt", "return_token_ids"},
     "sglang:": _COMMON | {"continuous_usage_stats"},
     "trtllm_": frozenset({"seed", "ignore_eos", "include_usage"}),
 }
@@ -40,6 +41,7 @@ _COUNTERS = {
 }
 _POLL_S = 0.2
 _ASK_S = 10.0
+_NO_KEY = (401, 403)
 
 
 class _Totals:
@@ -91,7 +93,7 @@ class Attached:
         None for all where they do not go on from those that were returned before.
         """
         try:
-            answer = ask(self.target.url, "/metrics", timeout_s=_ASK_S)
+            answer = _asked(self.target.url, "/metrics", self.target.headers)
             text = answer.text if answer.status == 200 else ""
         except NO_ANSWER:
             text = ""
@@ -109,28 +111,33 @@ class Attached:
         return {
             "url": self.target.url,
             "waited_s": self.waited_s,
+            "cache_emptied": False,
             "fields": sorted(self.target.fields),
             "assumptions": [],
         }
 
 
-def attach(
+def attach(  # noqa: PLR0913  how to ask it, and how long
     url: str,
     model: str,
     *,
     api: str = "completions",
     vocabulary: int | None = None,
     wait_s: float = 30.0,
+    api_key_env: str | None = None,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> Attached:
     """Return the server at `url` once it answers, at the latest after `wait_s`.
 
-    `vocabulary` None sends ids that every model has. `waiting` is told once why it is waited.
-    Raises `EngineError` for an address that is none, a server that does not come, and one that
-    serves other models.
+    `vocabulary` None sends ids that every model has. `api_key_env` names the variable that holds
+    the key, which goes into the headers and nowhere else. `waiting` is told once why it is waited.
+    Raises `EngineError` for an address that is none, a key that is not there or not taken, a server
+    that does not come, and one that serves other models.
     """
-    base = _base(url)
-    answer, waited_s = _models(base, wait_s, waiting)
+    base, headers = base_url(url), key_headers(api_key_env)
+    answer, waited_s = _models(base, headers, wait_s, waiting)
+    if answer.status in _NO_KEY:
+        raise _refused(base, answer.status, api_key_env)
     known = {str(one.get("id")): one for one in _listed(answer)}
     if known and model not in known:
         error = EngineError(
@@ -138,12 +145,14 @@ def attach(
         )
         error.add_note("name one of them with --model, or look who answers on this port")
         raise error
-    version, simulated = _version(base)
+    version, simulated = _version(base, headers)
     target = Target(
         url=base,
         model=model,
         api=api,
-        fields=_fields(base),
+        # The embedded engine has one cache for all, whatever the salt, and refuses one.
+        fields=_fields(base, headers) - ({"cache_salt"} if simulated else frozenset()),
+        headers=headers,
         vocabulary=(vocabulary or _SAFE_VOCABULARY) if api == "completions" else None,
     )
     return Attached(
@@ -155,7 +164,36 @@ def attach(
     )
 
 
-def _base(url: str) -> str:
+def key_headers(api_key_env: str | None) -> dict[str, str]:
+    """Return the headers that carry the key in a variable; none where no variable is named.
+
+    Raises `EngineError` where it is not set, or holds what no header can carry.
+    """
+    if api_key_env is None:
+        return {}
+    key = os.environ.get(api_key_env, "").strip()
+    if not key:
+        error = EngineError(f"the variable {api_key_env} is not set, and should hold an API key")
+        error.add_note(f"export {api_key_env}=… first; the key itself stands in no file")
+        raise error
+    if not key.isascii() or not key.isprintable():
+        raise EngineError(f"the variable {api_key_env} holds signs that no API key has")
+    return {"Authorization": f"Bearer {key}"}
+
+
+def _refused(base: str, status: int, api_key_env: str | None) -> EngineError:
+    if api_key_env is not None:
+        return EngineError(f"{base} answers {status}: it does not take the key in {api_key_env}")
+    error = EngineError(f"{base} answers {status}: it wants an API key")
+    error.add_note("name the variable that holds it: --api-key-env NAME, in a sweep api_key_env")
+    return error
+
+
+def _asked(base: str, path: str, headers: Mapping[str, str]) -> Answer:
+    return ask(base, path, timeout_s=_ASK_S, headers=headers)
+
+
+def base_url(url: str) -> str:
     """Return the address below which /v1 lies; a trailing /v1 or more is what people paste."""
     try:
         parts = urlsplit(url)
@@ -177,12 +215,14 @@ def _base(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path.partition('/v1')[0].rstrip('/')}"
 
 
-def _models(base: str, wait_s: float, waiting: Callable[[str], None]) -> tuple[Answer, float]:
+def _models(
+    base: str, headers: Mapping[str, str], wait_s: float, waiting: Callable[[str], None]
+) -> tuple[Answer, float]:
     """Return the server's list of models as soon as it answers, and how long that took."""
     begun_s, why = time.monotonic(), ""
     while True:
         try:
-            answer = ask(base, "/v1/models", timeout_s=_ASK_S)
+            answer = _asked(base, "/v1/models", headers)
             if answer.status != 503:  # 503: up, and not ready
                 return answer, time.monotonic() - begun_s
             now = "it answers 503, not ready"
@@ -209,10 +249,10 @@ def _listed(answer: Answer) -> list[dict[str, Any]]:
     return [one for one in models if isinstance(one, dict)] if isinstance(models, list) else []
 
 
-def _version(base: str) -> tuple[str, bool]:
+def _version(base: str, headers: Mapping[str, str]) -> tuple[str, bool]:
     """Return what /version says, and whether it calls itself simulated."""
     try:
-        document = ask(base, "/version", timeout_s=_ASK_S).json()
+        document = _asked(base, "/version", headers).json()
     except NO_ANSWER:
         document = None
     if not isinstance(document, dict) or "version" not in document:
@@ -220,9 +260,9 @@ def _version(base: str) -> tuple[str, bool]:
     return str(document["version"]), document.get("kind") == "simulated"
 
 
-def _fields(base: str) -> frozenset[str]:
+def _fields(base: str, headers: Mapping[str, str]) -> frozenset[str]:
     try:
-        metrics = ServerMetrics(ask(base, "/metrics", timeout_s=_ASK_S).text)
+        metrics = ServerMetrics(_asked(base, "/metrics", headers).text)
     except NO_ANSWER:
         return _UNKNOWN_FIELDS
     known = (fields for prefix, fields in _FIELDS.items() if metrics.has(prefix))

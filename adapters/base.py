@@ -52,6 +52,9 @@ TOGGLES: dict[str, tuple[str, ...]] = {
     "block_size": (),
 }
 
+# What a toggle is on a server that somebody else started: nothing was asked of it.
+AS_IT_IS = ToggleValue("as it is")
+
 # One baseline for all engines of a sweep; tensor_parallel comes from the hardware's count.
 BASELINE: dict[str, ToggleValue] = {
     "prefix_caching": ToggleValue("on"),
@@ -85,6 +88,9 @@ class EngineSettings:
     env: Mapping[str, str] = field(default_factory=dict)
     runtime: Runtime | None = None  # None: the engine's program is on PATH
     start_timeout_s: float = 900.0  # until it must have generated its first token
+    trust_remote_code: bool = False  # whether code that comes with the model may run
+    url: str | None = None  # of a server that runs already, which is not started
+    api_key_env: str | None = None  # the variable that holds the key of that server
     log_path: Path | None = None  # what the engine writes goes there; None: into a passing file
 
 
@@ -122,7 +128,8 @@ class Target:
     model: str  # the name that requests carry
     api: str = "completions"  # completions | chat
     # What the server takes beyond model, prompt, max_tokens, temperature and stream; nothing else
-    # is sent. Of `seed`, `ignore_eos`, `include_usage`, `continuous_usage_stats`, `cache_salt`.
+    # is sent. Of `seed`, `ignore_eos`, `include_usage`, `continuous_usage_stats`, `cache_salt`,
+    # `return_token_ids`.
     fields: frozenset[str] = frozenset()
     vocabulary: int | None = None  # prompts are token ids below it; None: prompts are text
     headers: Mapping[str, str] = field(default_factory=dict)  # a key lives here and is never stored

@@ -17,11 +17,12 @@ from adapters.launch import Launched
 _CRASHED = "a crash of the program itself: look at its log and at the system's"
 _LONGEST = 400  # characters of a log line that are worth repeating
 
-# What stands before a message: "(Worker pid=12) ERROR 11-30 01:04:10 [core.py:1510] ", or
-# "[11/30/2026-01:04:10] [TRT-LLM] [RANK 1] [E] ".
+# What stands before a message: "(Worker pid=12) ERROR 11-30 01:04:10 [core.py:1510] ",
+# "[11/30/2026-01:04:10] [TRT-LLM] [RANK 1] [E] ", or "[2026-11-30 01:04:10 TP1] ".
 _PREFIX = re.compile(
     r"^(?:\([\w-]+ pid=\d+\) )?(?:(?:ERROR|CRITICAL) [\d-]+ [\d:]+ \[[^\]]*\] )?"
     r"(?:\[[\d/]+-[\d:]+\] \[TRT-LLM\] (?:\[RANK \d+\] )?\[[EF]\] )?"
+    r"(?:\[[\d-]+ [\d:]+(?: [A-Z]+\d+)*\] )?"
 )
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Failure)(?::.*)?$")
 _USAGE = re.compile(
@@ -44,6 +45,11 @@ _KINDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
             "^Error: ",
         ),
         "this version of the engine has no such flag or value: look at extra_args and toggles",
+    ),
+    (
+        "out of memory",
+        ("Please try to increase --mem-fraction-static|Memory pool size is too small",),
+        "what the weights leave holds no KV: raise memory_utilization, or take more GPUs",
     ),
     (
         "out of memory",
@@ -70,6 +76,7 @@ _KINDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         (
             "requires x86|requires? .*compute capability|not supported on|no kernel image",
             "_C::|NUMA nodes to bind|Failed to infer device type|No GPU devices found",
+            "AMX support|numa nodes|not supported for quantization",
         ),
         "this machine or this build of the engine cannot do what was asked",
     ),
@@ -82,6 +89,7 @@ _KINDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "invalid configuration",
         (
             "ValidationError|NotImplementedError|No common block size|must be divisible",
+            "is greater than the derived context_length",
             r"Unsupported|Unknown \w",
         ),
         "the engine refused the settings together; its own words say which",
@@ -89,6 +97,7 @@ _KINDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )
 _DIED = re.compile(
     r"died unexpectedly|Failed core proc\(s\): \{[^}]+\}|WorkerProc.*failed to start"
+    r"|^Subprocess \w+ \(pid=\d+\) crashed"
 )
 
 

@@ -5,20 +5,24 @@ its promise when harness is interrupted twice or killed outright: the pipe to it
 the *subreaper* of all that the engine starts it finds workers that renamed themselves, went into a
 session of their own or lost their parent; a process group or a name alone would miss those.
 
-    guard.py LOG FOLDER COMMAND…    stdin: `stop SECONDS`, or its end
-                                    stdout: `started PID`, `failed REASON`, `ended CODE [LEFT…]`
+    guard.py LOG FOLDER REMOVAL COMMAND…    stdin: `stop SECONDS`, or its end
+                                            stdout: `started PID`, `failed REASON`,
+                                            `ended CODE [LEFT…]`, then `removed` or `kept REASON`
 
-FOLDER holds passing files of harness and engine; the guard removes it when harness cannot.
+FOLDER holds passing files of harness and engine; the guard removes it when harness cannot. REMOVAL
+is a JSON list: the command that removes what no process of ours holds, a container; empty: none.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -29,6 +33,10 @@ _GRACE_S = 2.0  # for SIGTERM when harness itself is gone
 _TRACKER_S = 3.0  # for Python's resource trackers: only they unlink the engine's shared memory
 _KILL_S = 15.0  # until a killed process must be gone; one that hangs in a driver never is
 _BLINK_S = 0.02
+_REMOVAL_S = 20.0  # for one try: docker waits ten for a killed container
+_REMOVAL_TRIES = 3
+_ON_ITS_WAY_S = 0.5  # until a container is there whose client was killed while it asked for one
+_NOT_THERE = "no such container"
 
 
 def parents() -> dict[int, int]:
@@ -78,12 +86,46 @@ def _stat(pid: int) -> list[str] | None:
     return None if fields[0] == "Z" and int(fields[17]) <= 1 else fields
 
 
+def removed(removal: list[str], *, again: bool) -> str | None:
+    """Run the command that removes a container; return why it is still there, None: it is gone.
+
+    `again` looks once more: an engine's client that was killed may have asked for it just before.
+    """
+    why: str | None = None
+    for _ in range(_REMOVAL_TRIES):
+        why = _removal_failed(removal)
+        if why is None and not again:
+            return None
+        again = False
+        time.sleep(_ON_ITS_WAY_S)
+    return why
+
+
+def _removal_failed(removal: list[str]) -> str | None:
+    try:
+        done = subprocess.run(  # noqa: S603  the command that started it made it
+            removal,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_REMOVAL_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    said = done.stderr.decode("utf-8", "replace").strip()
+    if done.returncode == 0 or _NOT_THERE in said.lower():
+        return None
+    return " ".join(said.split()) or f"exit code {done.returncode}"
+
+
 class _Guard:
     """One engine: started, watched, ended."""
 
-    def __init__(self, log: str, command: list[str]) -> None:
+    def __init__(self, log: str, removal: list[str], command: list[str]) -> None:
         self._woken = _wake_on_signals()
+        self._removal = removal
         self._code: int | None = None
+        self._ordered = False  # to end; otherwise it ended by itself
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._engine = os.posix_spawnp(
             command[0],
@@ -112,11 +154,15 @@ class _Guard:
                 alone = not (order := os.read(0, 64))
                 grace_s = _GRACE_S if alone else float(order.split()[1])
             self._reap()
-        if self._code is None:
+        self._ordered = self._code is None
+        if self._ordered:
             self._ask_to_end(grace_s or 0.0)
         left = self._kill()
         code = -signal.SIGKILL if self._code is None else self._code
         _tell(" ".join(map(str, ["ended", int(code), *sorted(left)])))
+        if self._removal:
+            kept = removed(self._removal, again=self._ordered)
+            _tell("removed" if kept is None else f"kept {kept}")
         return alone
 
     def _ask_to_end(self, grace_s: float) -> None:
@@ -190,11 +236,11 @@ def _tell(line: str) -> None:
         os.write(1, f"{line}\n".encode())
 
 
-def main(log: str, folder: str, *command: str) -> None:
+def main(log: str, folder: str, removal: str, *command: str) -> None:
     """Guard one engine from its start to its end."""
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
-        guard = _Guard(log, list(command))
+        guard = _Guard(log, json.loads(removal), list(command))
     except OSError as error:
         _tell(f"failed {error.strerror}")
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -13,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from adapters.base import EngineError
-from adapters.guard import birth, descendants, session_members
+from adapters.guard import birth, descendants, removed, session_members
 
 _GUARD = Path(__file__).with_name("guard.py")
 _GUARD_S = 30.0  # that the guard may take beyond the grace: killing, and waiting for the killed
+_REMOVAL_S = 70.0  # that it may take more where a container is to be removed
 _LOG_BYTES = 4_000_000  # more of a log than any start or failure writes
 
 
@@ -28,18 +30,26 @@ class Launched:
     """
 
     def __init__(
-        self, command: Sequence[str], env: Mapping[str, str], log_path: Path, folder: Path
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        log_path: Path,
+        folder: Path,
+        removal: Sequence[str] = (),
     ) -> None:
         """Start `command`, its output going to the end of `log_path`.
 
-        `folder` is for passing files: should harness be killed, the guard removes it. Raises
-        `EngineError` when `command` is no program that can be started.
+        `folder` is for passing files: should harness be killed, the guard removes it. `removal`
+        removes the container in which the engine runs, where it does. Raises `EngineError` when
+        `command` is no program that can be started.
         """
         if not sys.platform.startswith("linux"):
             raise EngineError("engines can be started on Linux only; elsewhere attach to a URL")
         self.log_path = log_path
+        self._removal = list(removal)
+        places = [str(_GUARD), str(log_path), str(folder), json.dumps(self._removal)]
         self._guard = subprocess.Popen(  # noqa: S603  the command is the user's own
-            [sys.executable, "-I", "-S", str(_GUARD), str(log_path), str(folder), *command],
+            [sys.executable, "-I", "-S", *places, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -59,6 +69,11 @@ class Launched:
             self._close()
             raise EngineError(f"{command[0]} cannot be started: {rest or 'its guard died'}")
         self.pid = int(rest)
+
+    @property
+    def contained(self) -> bool:
+        """Whether the engine's processes are a container's, which no list of ours shows."""
+        return bool(self._removal)
 
     def exit_code(self) -> int | None:
         """Return how the engine ended (minus the signal that killed it); None while it runs."""
@@ -89,17 +104,29 @@ class Launched:
         self._stopped = True
         self.pids()
         self._order(f"stop {grace_s:g}\n")
-        interrupt = self._wait_for_guard(grace_s + _GUARD_S)
+        limit_s = grace_s + _GUARD_S + _REMOVAL_S * self.contained
+        interrupt = self._wait_for_guard(limit_s)
         self.exit_code()
         left = self._kill_left()
+        kept = self._container_left()
         self._close()
         if left:
             names = ", ".join(f"{pid} ({_name(pid)})" for pid in sorted(left))
             error = EngineError(f"processes of the engine cannot be stopped: {names}")
             error.add_note("they hold the device: end them by hand before the next start")
             raise error
+        if kept is not None:
+            error = EngineError(f"the container of the engine cannot be removed: {kept}")
+            error.add_note(f"it may hold the device: {' '.join(self._removal)}")
+            raise error
         if interrupt is not None:
             raise interrupt
+
+    def _container_left(self) -> str | None:
+        """Return why there is still a container; None: there is none. A guard may not have told."""
+        if not self.contained or self._read_line() == "removed":
+            return None
+        return removed(self._removal, again=False)
 
     def _wait_for_guard(self, limit_s: float) -> KeyboardInterrupt | None:
         """Return an interrupt that came while waiting; a second one is raised."""

@@ -50,6 +50,12 @@ def context_tokens(folder: Path) -> int | None:
     return longest if isinstance(longest, int) and not scaled else None
 
 
+def weights_bytes(folder: Path) -> int | None:
+    """Return how large a model's weights are, in bytes; None where no such file lies here."""
+    sizes = [path.stat().st_size for path in folder.glob("*.safetensors")]
+    return sum(sizes) or None
+
+
 def _json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_bytes())

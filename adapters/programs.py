@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from adapters.base import EngineError
+from adapters.environments import install_command
 from adapters.runtime import Runtime
 
 # Those of harness's own Python: an engine has an environment of its own.
@@ -16,33 +17,50 @@ _OURS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV")
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 
 
+class MissingProgramError(EngineError):
+    """A program that is not on this machine: a plan can do without, a run cannot."""
+
+    def __init__(self, message: str, words: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.words = words  # what would start it where it is
+
+
 def program_words(name: str, runtime: Runtime | None, engine: str | None = None) -> tuple[str, ...]:
     """Return the words that start the program `name`, by full path where one is known.
 
-    `engine` is its engine's name in sweep files, where that is another. Raises `EngineError` when
-    there is no such program.
+    `engine` is its engine's name in sweep files, where that is another. Raises
+    `MissingProgramError` when there is no such program.
     """
     if runtime is None:
         found = shutil.which(name)
         if found is None:
-            error = EngineError(f"there is no program {name} on PATH")
+            error = MissingProgramError(f"there is no program {name} on PATH", (name,))
             error.add_note(
                 f"say where it is: engines: [{{engine: {engine or name}, "
                 "runtime: {venv: FOLDER}}]; runtime takes path, venv or command"
             )
             raise error
         return (found,)
+    if runtime.docker is not None:
+        return (name,)  # in the image
+    if not runtime.here:
+        return runtime.command
     if runtime.command:
         first = shutil.which(runtime.command[0])
         if first is None:
-            raise EngineError(f"runtime.command: there is no program {runtime.command[0]}")
+            raise MissingProgramError(
+                f"runtime.command: there is no program {runtime.command[0]}", runtime.command
+            )
         return (first, *runtime.command[1:])
     kind, given = ("path", runtime.path) if runtime.venv is None else ("venv", runtime.venv)
     program = Path(given or "").expanduser().absolute() / (f"bin/{name}" if kind == "venv" else "")
-    if not program.is_file() or not os.access(program, os.X_OK):
-        error = EngineError(f"runtime.{kind}: there is no program {program}")
+    make = install_command(program.parent.parent) if kind == "venv" else None
+    if make is not None or not program.is_file() or not os.access(program, os.X_OK):
+        error = MissingProgramError(
+            f"runtime.{kind}: there is no program {program}", (str(program),)
+        )
         if kind == "venv":
-            error.add_note(f"is {name} installed in that environment?")
+            error.add_note(make or f"is {name} installed in that environment?")
         raise error
     return (str(program),)
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from adapters.asking import NO_ANSWER, ask
 from adapters.base import EngineError, Target
-from adapters.failures import ended_error
+from adapters.failures import PortTakenError, ended_error
 from adapters.guard import parents
 from adapters.launch import Launched
 
@@ -35,7 +35,11 @@ def wait_until_ready(
         if code is not None:
             raise ended_error(f"{engine} ended while starting", code, processes)
         refuse_strangers(processes, target.url)
-        missing = _missing(target, timeout_s - waited_s)
+        try:
+            missing = _missing(target, timeout_s - waited_s)
+        except EngineError:  # what another server said, which came in between, is no word of ours
+            refuse_strangers(processes, target.url)
+            raise
         if missing is None:
             refuse_strangers(processes, target.url)
             return time.monotonic() - started_s
@@ -61,10 +65,13 @@ def _missing(target: Target, timeout_s: float) -> str | None:
 
 
 def refuse_strangers(processes: Launched, url: str) -> None:
-    """Raise `EngineError` when any process but the engine's own listens on the port of `url`.
+    """Raise `PortTakenError` when any process but the engine's own listens on the port of `url`.
 
-    Two servers may share a port (SO_REUSEPORT), the kernel giving some requests to each.
+    Two servers may share a port (SO_REUSEPORT), the kernel giving some requests to each. Of
+    a container's processes no sockets can be seen: there the model's name must do.
     """
+    if processes.contained:
+        return
     port = _port(url)
     open_sockets = listeners(port)
     strange = open_sockets and open_sockets - _sockets(processes.pids())
@@ -75,7 +82,7 @@ def refuse_strangers(processes: Launched, url: str) -> None:
         return
     who = "a process that cannot be looked into" if owner is None else f"process {owner}"
     name = "" if owner is None else f" ({_command(owner)})"
-    error = EngineError(f"{who}{name} listens on port {port}, not the engine that was started")
+    error = PortTakenError(f"{who}{name} listens on port {port}, not the engine that was started")
     error.add_note("its answers would have been taken for the engine's; stop it, or try again")
     raise error
 

@@ -10,14 +10,17 @@ from pathlib import Path
 class Runtime:
     """How to reach an engine's program: exactly one of these is given.
 
-    In all three the engine's own words follow, `serve MODEL …` for vLLM.
+    In all of them the engine's own words follow, `serve MODEL …` for vLLM.
     """
 
     path: Path | None = None  # the program itself
     venv: Path | None = None  # an environment whose bin/ holds the program
     command: tuple[str, ...] = ()  # what is run in place of the program, such as numactl … vllm
+    docker: str | None = None  # an image that is on this machine already
+    here: bool = True  # False: a plan's, whose command is not on this machine; taken as it stands
 
     def __post_init__(self) -> None:
         """Refuse none and several: a mistake in code, since specs are checked before."""
-        if (self.path is not None) + (self.venv is not None) + bool(self.command) != 1:
-            raise ValueError("a runtime is one of path, venv and command")
+        named = [one is not None for one in (self.path, self.venv, self.docker)]
+        if sum(named) + bool(self.command) != 1:
+            raise ValueError("a runtime is one of path, venv, command and docker")

@@ -12,6 +12,7 @@ from typing import Any
 
 from adapters.asking import NO_ANSWER, Answer, ask
 from adapters.base import EngineError, Target
+from adapters.containers import PASSING_FOLDER, Container, new_name
 from adapters.failures import PortTakenError, ended_error
 from adapters.launch import Launched, free_port
 from adapters.readiness import wait_until_ready
@@ -19,7 +20,7 @@ from adapters.readiness import wait_until_ready
 _TRIES = 3  # another port each time, where another program took ours before the engine did
 _STARTING_GRACE_S = 0.5  # a starting engine may ignore SIGTERM for minutes
 _RUNNING_GRACE_S = 12.0
-_LAST_WORDS_S = 6.0  # a server that lost its engine answers for a while before it ends
+_LAST_WORDS_S = 12.0  # a server that lost its engine may answer for six seconds before it ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class ServerStart:
     target: Callable[[int], Target]
     timeout_s: float
     log_path: Path | None
+    container: Container | None = None  # in which the command runs; None: on this machine
+    files: tuple[Path, ...] = ()  # that the engine must be able to read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +93,14 @@ def _first_ready(start: ServerStart, folder: Path, stack: ExitStack) -> Server:
 @contextmanager
 def _one_server(start: ServerStart, folder: Path) -> Iterator[Server]:
     port = free_port()
-    command, env, target = start.command(port), start.env(folder), start.target(port)
+    command, target = start.command(port), start.target(port)
+    env = start.env(folder if start.container is None else PASSING_FOLDER)
     log_path = _empty_log(start.log_path or folder / "engine.log")
-    processes = Launched(command, env, log_path, folder)
+    removal: tuple[str, ...] = ()
+    if start.container is not None:
+        name = new_name()
+        command, removal = _put_into(start.container, name, command, start.files)
+    processes = Launched(command, env, log_path, folder, removal)
     grace_s = _STARTING_GRACE_S
     try:
         startup_s = wait_until_ready(processes, target, start.engine, timeout_s=start.timeout_s)
@@ -111,6 +119,15 @@ def _one_server(start: ServerStart, folder: Path) -> Iterator[Server]:
         raise
     finally:
         processes.stop(grace_s)
+
+
+def _put_into(
+    container: Container, name: str, command: Sequence[str], files: Sequence[Path]
+) -> tuple[list[str], tuple[str, ...]]:
+    """Return the command of a container, and the one that removes it."""
+    with suppress(OSError):  # docker would make it, as root
+        container.cache.mkdir(parents=True, exist_ok=True)
+    return container.words(name, command, files), container.removal(name)
 
 
 def _empty_log(path: Path) -> Path:

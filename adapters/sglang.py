@@ -14,8 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from adapters.base import EngineError, EngineSettings, ServerCounters, Target, ToggleValue
-from adapters.model_folder import context_tokens, model_folder, ordinary_tokens
-from adapters.programs import engine_env, installed_version, program_words, told_env
+from adapters.containers import PASSING_FOLDER, Container, container_of, image_version, in_image
+from adapters.model_folder import context_tokens, model_folder, ordinary_tokens, weights_bytes
+from adapters.programs import (
+    MissingProgramError,
+    engine_env,
+    installed_version,
+    program_words,
+    told_env,
+)
+from adapters.runtime import Runtime
 from adapters.server import Server, ServerStart, running_server
 from adapters.server_metrics import ServerMetrics
 from adapters.sglang_checks import check_extra_args, check_toggles, off_all_the_same
@@ -46,6 +54,7 @@ class SglangEndpoint:
         self.engine_kind = str(told.get("engine_kind", "real"))
         self._dialect = dialect_of(self.engine_version)
         folder = model_folder(settings.model, server.env)
+        self._weights_bytes = None if folder is None else weights_bytes(folder)
         self.target: Target | None = replace(
             server.target,
             fields=_FIELDS,
@@ -77,13 +86,14 @@ class SglangEndpoint:
 
     def facts(self) -> Mapping[str, Any]:
         """Return sizes, and how exactly this server was started."""
+        asked = self._settings.toggles["speculative"]
         return {
             **sizes_of(self._said),
             "command": list(self._server.command),
             "environment": told_env(self._server.env, _TOLD),
             "startup_s": round(self._server.startup_s, 3),
             "log": self._settings.log_path and self._settings.log_path.name,
-            "assumptions": assumptions_of(self._said, self._settings.toggles["speculative"]),
+            "assumptions": assumptions_of(self._said, asked, self._weights_bytes),
         }
 
 
@@ -111,7 +121,10 @@ class SglangAdapter:
 
     def launch_line(self, settings: EngineSettings) -> list[str]:
         """Return the command line; its port is chosen when it is started."""
-        return [*_program(settings), *serve_words(settings, "PORT", _place(settings))]
+        place = _place(settings)
+        words = [*_program(settings), *serve_words(settings, "PORT", place)]
+        container = _container(settings, place)
+        return words if container is None else container.words("NAME", words)
 
     def version_of(self, settings: EngineSettings) -> str | None:
         """Return the version that is installed where `settings` point to; None: it cannot be told.
@@ -127,6 +140,8 @@ class SglangAdapter:
 
 def version_of(settings: EngineSettings) -> str | None:
     """Return the installed version, read from the names of metadata folders."""
+    if (image := in_image(settings)) is not None:
+        return image_version(image)
     found = installed_version(_program(settings), _PACKAGES)
     return None if found is None else found[1]
 
@@ -141,6 +156,7 @@ def _started(settings: EngineSettings) -> Iterator[SglangEndpoint]:
         target=lambda port: Target(url=f"http://127.0.0.1:{port}", model=settings.model),
         timeout_s=settings.start_timeout_s,
         log_path=settings.log_path,
+        container=_container(settings, place),
     )
     with running_server(start) as server:
         yield SglangEndpoint(server, settings)
@@ -149,20 +165,31 @@ def _started(settings: EngineSettings) -> Iterator[SglangEndpoint]:
 def _program(settings: EngineSettings) -> tuple[str, ...]:
     """Return the words before the flags: a module of an environment's Python, or the author's own.
 
-    Raises `EngineError` when there is no such program.
+    Raises `MissingProgramError` when there is no such program.
     """
     runtime = settings.runtime
-    if runtime is not None and runtime.venv is None:
-        words = program_words(_PROGRAM, runtime)
-        return (*words, "serve") if runtime.path and Path(words[0]).name == _PROGRAM else words
+    if runtime is not None and runtime.docker is not None:
+        return ("python3", *_MODULE)
+    by_module = runtime is None or runtime.venv is not None
+    try:
+        words = program_words("python" if runtime and runtime.venv else _PROGRAM, runtime)
+    except MissingProgramError as error:
+        error.words = _whole(runtime, ("python",) if runtime is None else error.words)
+        raise
     if runtime is None:
-        found = Path(program_words(_PROGRAM, None)[0])
-        words = (str(found.resolve().with_name("python")),)
-    else:
-        words = program_words("python", runtime)
-    if installed_version(words, _PACKAGES) is None:
-        raise EngineError(f"SGLang is not installed in the environment of {words[0]}")
-    return (*words, *_MODULE)
+        words = (str(Path(words[0]).resolve().with_name("python")),)
+    if by_module and installed_version(words, _PACKAGES) is None:
+        message = f"SGLang is not installed in the environment of {words[0]}"
+        raise MissingProgramError(message, _whole(runtime, words))
+    return _whole(runtime, words)
+
+
+def _whole(runtime: Runtime | None, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a program with what makes it serve; the author's own command is whole already."""
+    if runtime is None or runtime.venv is not None:
+        return (*words, *_MODULE)
+    serves = runtime.path is not None and Path(words[0]).name == _PROGRAM
+    return (*words, "serve") if serves else words
 
 
 def _place(settings: EngineSettings) -> Place:
@@ -180,6 +207,10 @@ def _has_amx() -> bool:
         return "amx_tile" in _PROCESSOR.read_text(encoding="ascii", errors="replace")
     except OSError:
         return False
+
+
+def _container(settings: EngineSettings, place: Place) -> Container | None:
+    return container_of(settings, _own_env(PASSING_FOLDER, place))
 
 
 def _own_env(folder: Path, place: Place) -> dict[str, str]:

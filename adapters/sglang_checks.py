@@ -25,6 +25,7 @@ _OWN = {
     "api-key": "harness asks its own servers without a key",
     "admin-api-key": "harness asks its own servers without a key",
     "ssl-keyfile": "harness asks its own servers in plain HTTP",
+    "trust-remote-code": "set base.trust_remote_code",
     "dtype": "set base.dtype",
     "context-length": "set base.max_model_len",
     "max-running-requests": "set base.max_num_seqs",

@@ -62,6 +62,7 @@ def _limits(settings: EngineSettings) -> dict[str, Any]:
         # Without chunks a prompt is one piece, and this only limits what comes along with it.
         "max-prefill-tokens": None if chunks else max(most, settings.max_model_len),
         "mem-fraction-static": settings.memory_utilization,
+        "trust-remote-code": settings.trust_remote_code,
     }
 
 

@@ -23,6 +23,7 @@ _METHOD_NAMES = {method: kind for kind, method in METHODS.items()}
 _PASSES = "sglang:cuda_graph_passes_total"
 _STAGES = "sglang:per_stage_req_latency_seconds_count"
 _PARTS = "chunked_prefill"  # the stage of a chunk that does not end its prompt
+_TOY_BYTES = 100_000_000  # below it no model says anything
 _FIRST_RANK = "0"  # of tensor parallel ranks, which all do the same; some series are of each
 
 
@@ -73,14 +74,18 @@ def sizes_of(server: Said) -> dict[str, Any]:
     }
 
 
-def assumptions_of(server: Said, asked: ToggleValue) -> list[str]:
+def assumptions_of(server: Said, asked: ToggleValue, weights_bytes: int | None = None) -> list[str]:
     """Return what a reader of acceptance rates must know, where this server speculates."""
     if asked.kind == "off":
         return []
     most = server.number("speculative_num_draft_tokens")
     drafts = "as many" if most is None else str(most - VERIFIED_WITH)
     counted = f"each verify step counts as {drafts} drafted tokens, padding included"
-    return [f"{asked.kind}: {counted}, as SGLang does; accepted are those that answers held"]
+    notes = [f"{asked.kind}: {counted}, as SGLang does; accepted are those that answers held"]
+    if weights_bytes is not None and weights_bytes < _TOY_BYTES:
+        size = f"a model of {weights_bytes / 1e6:.0f} MB"
+        notes.append(f"{asked.kind}: {size} repeats itself: that drafts stand is an artefact of it")
+    return notes
 
 
 def totals_of(metrics: ServerMetrics, server: Said, dialect: Dialect) -> ServerCounters:
@@ -95,7 +100,7 @@ def totals_of(metrics: ServerMetrics, server: Said, dialect: Dialect) -> ServerC
     verified = _since(dialect.counts_verifies, metrics.count("sglang:spec_verify_calls"))
     output = metrics.count("sglang:generation_tokens")
     evicted, retracted = metrics.count("sglang:evicted_tokens"), _retracted(metrics, dialect)
-    rows = verified if speculates else _of_rank(metrics, "sglang:realtime_tokens", "decode")
+    decoded = _of_rank(metrics, "sglang:realtime_tokens", "decode")
     return ServerCounters(
         prompt_tokens=metrics.count("sglang:prompt_tokens"),
         cached_prompt_tokens=metrics.count("sglang:cached_tokens") or 0,
@@ -105,7 +110,7 @@ def totals_of(metrics: ServerMetrics, server: Said, dialect: Dialect) -> ServerC
         verify_steps=verified,
         preemptions=retracted,
         steps=_passes(metrics, dialect, "decode_none", "decode_cuda_graph"),
-        sequence_steps=_since(dialect.counts_passes, rows),
+        sequence_steps=verified if speculates else _since(dialect.counts_passes, decoded),
         graph_steps=_passes(metrics, dialect, "decode_cuda_graph", "prefill_cuda_graph"),
         partial_prefill_steps=_since(
             dialect.counts_passes, metrics.count(_STAGES, stage=_PARTS, tp_rank=_FIRST_RANK)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters.base import EngineError, EngineSettings, ServerCounters, Target, ToggleValue
+from adapters.containers import PASSING_FOLDER, Container, container_of, image_version, in_image
 from adapters.model_folder import model_folder, ordinary_tokens
 from adapters.programs import engine_env, installed_version, program_words, told_env
 from adapters.server import Server, ServerStart, running_server
@@ -167,13 +168,18 @@ class TensorRtLlmAdapter:
         """Return the command line, and after it the lines of its options file, each a word."""
         words = serve_words(settings, "PORT", OPTIONS_FILE)
         lines = options_lines(settings, dialect_of(self.version_of(settings)))
-        return [*_program(settings), *words, f"# {OPTIONS_FILE}:", *lines]
+        started = [*_program(settings), *words]
+        if (container := _container(settings)) is not None:
+            started = container.words("NAME", started, [Path(OPTIONS_FILE)])
+        return [*started, f"# {OPTIONS_FILE}:", *lines]
 
     def version_of(self, settings: EngineSettings) -> str | None:
         """Return the version that is installed where `settings` point to; None: it cannot be told.
 
         Cheap: nothing is imported or started.
         """
+        if (image := in_image(settings)) is not None:
+            return image_version(image)
         found = installed_version(_program(settings), _PACKAGES)
         return None if found is None else found[1]
 
@@ -186,20 +192,26 @@ class TensorRtLlmAdapter:
         words = _program(settings)
         lines = options_lines(settings, dialect_of(self.version_of(settings)))
         with ExitStack() as stack:
-            file = str(_written(lines, settings.log_path, stack))
+            file = _written(lines, settings.log_path, stack)
             start = ServerStart(
                 engine=self.name,
-                command=lambda port: [*words, *serve_words(settings, port, file)],
+                command=lambda port: [*words, *serve_words(settings, port, str(file))],
                 env=lambda folder: engine_env(words, _own_env(folder), settings.env),
                 target=lambda port: Target(
                     url=f"http://127.0.0.1:{port}", model=served_name(settings)
                 ),
                 timeout_s=settings.start_timeout_s,
                 log_path=settings.log_path,
+                container=_container(settings),
+                files=(file,),
             )
             server = stack.enter_context(running_server(start))
             records = stack.enter_context(RecordReader(server.target.url, self._poll_s))
             yield TensorRtLlmEndpoint(server, settings, records, lines)
+
+
+def _container(settings: EngineSettings) -> Container | None:
+    return container_of(settings, _own_env(PASSING_FOLDER))
 
 
 def _program(settings: EngineSettings) -> tuple[str, ...]:

@@ -55,6 +55,8 @@ def serve_words(settings: EngineSettings, port: int | str, options_file: str) ->
     flags, _ = split_extra_args(settings.extra_args)
     where = ["--host", "127.0.0.1", "--port", str(port)]
     ours = ["--backend", "pytorch", "--extra_llm_api_options", options_file]
+    if settings.trust_remote_code:
+        ours.append("--trust_remote_code")
     return ["serve", model_word(settings), *where, *ours, *flags]
 
 

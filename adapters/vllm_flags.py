@@ -54,6 +54,7 @@ _OWN = {
     "cc.cudagraph_mode": "set the toggle cuda_graphs",
     "compilation-config": "write -cc.KEY=VALUE, which is merged with what the toggles set",
     "cc": "write -cc.KEY=VALUE, which is merged with what the toggles set",
+    "trust-remote-code": "set base.trust_remote_code",
     "disable-log-stats": "without its counters no toggle can be proven",
 }
 
@@ -95,6 +96,7 @@ def _limits(settings: EngineSettings) -> dict[str, Any]:
         "max_num_seqs": 1 if alone else settings.max_num_seqs,
         "max_num_batched_tokens": step_tokens(settings),
         "gpu_memory_utilization": settings.memory_utilization,
+        "trust_remote_code": True if settings.trust_remote_code else None,
     }
 
 

@@ -21,6 +21,7 @@ from harness.clock import Clock
 from harness.exchange import Exchange, ended_by
 from harness.http1 import Head
 from harness.kept_answers import KEEP_BYTES, KeptAnswers
+from harness.live_history import LiveAnswers
 from harness.request_body import Asking, body_bytes, endpoint, request_headers
 from results.records import RequestRecord
 
@@ -72,12 +73,18 @@ class AiohttpClient:
         self._tls: ssl.SSLContext | bool = tls or True
         self._bodies: dict[str, bytes] = {}
         self._kept = KeptAnswers(KEEP_BYTES)
+        self._live = LiveAnswers()
         self._session: aiohttp.ClientSession
 
     @property
     def read_on_the_clock(self) -> int:
         """Answers that there was no room to keep: reading them took time from the run."""
         return self._kept.read_on_the_clock
+
+    @property
+    def recorded_turns(self) -> int:
+        """Turns of live chats that hold a drawn answer, since the server told no ids of its own."""
+        return self._live.recorded_turns
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -118,20 +125,27 @@ class AiohttpClient:
         except (aiohttp.ClientError, OSError) as error:
             limit_s = self._asking.timeout_s if limit.expired() else None
             failure = ended_by(error, limit_s) if limit_s else _failure(error)
-        return self._kept.keep(
-            Exchange(
-                request=request,
-                scheduled_ns=scheduled_ns,
-                sent_ns=attempt.sent_ns,
-                connect_ns=attempt.connect_ns,
-                reads=attempt.reads,
-                read_times_ns=attempt.times_ns,
-                closed_ns=self._clock.now_ns(),
-                head=attempt.head,
-                eof=attempt.whole,
-                failure=failure,
-            )
+        exchange = Exchange(
+            request=request,
+            scheduled_ns=scheduled_ns,
+            sent_ns=attempt.sent_ns,
+            connect_ns=attempt.connect_ns,
+            reads=attempt.reads,
+            read_times_ns=attempt.times_ns,
+            closed_ns=self._clock.now_ns(),
+            head=attempt.head,
+            eof=attempt.whole,
+            failure=failure,
+            size_bytes=sum(map(len, attempt.reads)),
         )
+        self._live.keep(exchange)
+        return self._kept.keep(exchange)
+
+    def continued(self, request: Request, before: Request) -> Request:
+        """Return `request` with the server's answer to `before`, and make its body."""
+        made = self._live.continued(request, before)
+        self._bodies[made.request_id] = self._body(made)
+        return made
 
     def settled(self, records: Iterable[RequestRecord]) -> list[RequestRecord]:
         """Return `records` in their order, the answers that were kept for them now read."""

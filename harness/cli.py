@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from harness import __version__
+from harness.engines_arguments import add_engines
 from harness.interrupts import interruptible
 from harness.load_arguments import Once, add_calibrate, add_dialect, add_load, add_serve
-from harness.standard_streams import open_standard_streams
+from harness.standard_streams import drop_unwritten_errors, open_standard_streams
 
 RUN_WENT_WRONG, WRONG_BEFORE_START, INTERRUPTED = 1, 2, 130  # 0 is good
 
@@ -43,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             _tell_interrupted(arguments)
             return INTERRUPTED
+        finally:
+            drop_unwritten_errors()
 
 
 def _flushed(code: Any) -> Any:
@@ -117,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     report.set_defaults(command="report", folder=None)
 
     add_serve(commands)
+    add_engines(commands)
     for command in (run, plan, report, add_load(commands), add_calibrate(commands)):
         command.add_argument(
             "--json", action="store_true", help="print one JSON document and nothing else"

@@ -5,24 +5,28 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from results.records import RequestRecord
-from workloads.base import Segment
+from workloads.base import Segment, TokenIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is sent for one turn, whole before the clock starts."""
+    """What is sent for one turn: whole before the clock starts, but for answers of a live chat."""
 
     request_id: str  # unique in a run, and in the order of conversations and turns
     conversation: str
     turn: int  # counted from 0
     prompt: tuple[Segment, ...]
     output_tokens: int  # tokens asked for
+    live: bool = False  # the next turn's prompt holds the ids of this answer
+    # Place of a segment → the ids of the answer that stands there, instead of its text.
+    answers: Mapping[int, TokenIds] = field(default_factory=dict)
 
 
 class Client(Protocol):
@@ -34,6 +38,18 @@ class Client(Protocol):
         `scheduled_ns` goes into the record unchanged. Any failure of the network or the server is
         a record with an `error_kind`; an exception that `network_error_kind` knows is made one.
         A cancellation passes through.
+        """
+        ...
+
+
+@runtime_checkable
+class LiveClient(Client, Protocol):
+    """A client that can put a server's answers into the prompts that follow."""
+
+    def continued(self, request: Request, before: Request) -> Request:
+        """Return `request` with the answer to `before`, just ended, in its prompt; made to be sent.
+
+        As it was drawn where the answer's ids are not known.
         """
         ...
 

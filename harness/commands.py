@@ -18,6 +18,7 @@ from rich.text import Text
 from adapters import ENGINES
 from adapters.base import EngineAdapter, EngineError
 from harness.calibrate_command import calibrate
+from harness.engines_command import engines
 from harness.load_command import load
 from harness.output import PlainConsole, printing
 from harness.plan.document import plan_document
@@ -49,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = _planned(arguments.sweep or quickstart(), adapters)
     if arguments.only is not None:
         plan = select(plan, arguments.only)
+    plan.check_programs()
     folder = _new_folder(arguments.out, plan.spec.name)
     arguments.folder = folder
     with LiveProgress(PlainConsole(stderr=True), len(plan.planned)) as progress:
@@ -81,6 +83,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "load": load,
     "serve": serve,
     "calibrate": calibrate,
+    "engines": engines,
 }
 
 

@@ -42,6 +42,7 @@ class Connection(asyncio.Protocol):
 
     def _begin(self) -> None:
         self.reads: list[bytes] = []
+        self.size_bytes = 0
         self.times_ns: list[int] = []
         self.sent_ns: int | None = None
         self.closed_ns: int | None = None
@@ -109,7 +110,9 @@ class Connection(asyncio.Protocol):
         self.times_ns.append(self._now_ns())
         self.reads.append(data)
         self._turns.reads += 1
-        if self._every_read or data.endswith(_MAYBE_END) or len(data) < _SHORT_BYTES:
+        size_bytes = len(data)
+        self.size_bytes += size_bytes
+        if self._every_read or data.endswith(_MAYBE_END) or size_bytes < _SHORT_BYTES:
             self._look()
 
     def eof_received(self) -> None:

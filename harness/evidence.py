@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from adapters.base import EngineSettings, ServerCounters
+from adapters.base import AS_IT_IS, EngineSettings, ServerCounters
 
 VERIFIED = "verified"
 CONTRADICTED = "contradicted"
@@ -70,6 +70,9 @@ def examine(
         seen = _Seen(value.kind, counters, exercise, settings.max_batched_tokens)
         observed, verdict = _RULES.get(toggle, _no_counter)(seen)
         says = effective.get(toggle)
+        if value == AS_IT_IS:  # nothing was asked: what a counter shows proves nothing
+            triples[toggle] = Triple(value.label, says, None, UNVERIFIABLE)
+            continue
         if says not in (None, value.label) and value.kind != "auto":  # auto leaves it to the engine
             verdict = CONTRADICTED
         if verdict == VERIFIED and engine_kind == STAND_IN:

@@ -41,11 +41,7 @@ class Exchange:
     head: Head | None = None  # None: it stands in `reads`, before the body
     eof: bool = False  # the connection, or a body without its head, came to a good end
     failure: tuple[str, str] | None = None  # what the socket or the clock ended it with: kind, text
-
-    @property
-    def size_bytes(self) -> int:
-        """What came, in bytes."""
-        return sum(map(len, self.reads))
+    size_bytes: int = 0  # of all reads, counted as they came: adding them up would hold up a send
 
 
 def ended_by(error: Exception, limit_s: float | None = None) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from harness.connection import Connection
 from harness.descriptors import allow_open_files
 from harness.exchange import Exchange, ended_by
 from harness.kept_answers import KEEP_BYTES, KeptAnswers
+from harness.live_history import LiveAnswers
 from harness.pool import IDLE_LIMIT_S, Pool
 from harness.request_body import Asking, body_bytes, endpoint, head_bytes
 from results.records import RequestRecord
@@ -58,6 +59,7 @@ class HttpClient:
         self._pool = Pool(parts.hostname or "", parts.port or 80, clock, idle_limit_s=idle_limit_s)
         self._messages: dict[str, bytes] = {}
         self._kept = KeptAnswers(keep_bytes)
+        self._live = LiveAnswers()
 
     @property
     def opened_connections(self) -> int:
@@ -68,6 +70,11 @@ class HttpClient:
     def read_on_the_clock(self) -> int:
         """Answers for which `keep_bytes` had no room: reading them took time from the run."""
         return self._kept.read_on_the_clock
+
+    @property
+    def recorded_turns(self) -> int:
+        """Turns of live chats that hold a drawn answer, since the server told no ids of its own."""
+        return self._live.recorded_turns
 
     async def __aenter__(self) -> Self:
         allow_open_files()
@@ -92,7 +99,15 @@ class HttpClient:
 
     async def send(self, request: Request, scheduled_ns: int) -> RequestRecord:
         """Send now and return the record once the answer has ended, as yet unread."""
-        return self._kept.keep(await self._exchange(request, scheduled_ns))
+        exchange = await self._exchange(request, scheduled_ns)
+        self._live.keep(exchange)
+        return self._kept.keep(exchange)
+
+    def continued(self, request: Request, before: Request) -> Request:
+        """Return `request` with the server's answer to `before`, and make its bytes."""
+        made = self._live.continued(request, before)
+        self._messages[made.request_id] = self._message(made)
+        return made
 
     def settled(self, records: Iterable[RequestRecord]) -> list[RequestRecord]:
         """Return `records` in their order, the answers that were kept for them now read."""
@@ -104,12 +119,11 @@ class HttpClient:
 
     async def _exchange(self, request: Request, scheduled_ns: int) -> Exchange:
         message = self._messages.pop(request.request_id, None) or self._message(request)
-        attempt, failure = _Attempt(), None
+        attempt = _Attempt()
         try:
-            async with asyncio.timeout(self._asking.timeout_s) as limit:
-                await self._ask(message, attempt)
-        except OSError as error:  # TimeoutError is one
-            failure = ended_by(error, self._asking.timeout_s if limit.expired() else None)
+            failure = await self._within_limit(message, attempt)
+        except OSError as error:
+            failure = ended_by(error)
         lent = attempt.connection
         if failure is None and lent is not None:
             failure = lent.failure
@@ -124,10 +138,24 @@ class HttpClient:
             closed_ns=self._clock.now_ns() if closed_ns is None else closed_ns,
             eof=lent is not None and lent.eof,
             failure=failure,
+            size_bytes=lent.size_bytes if lent else 0,
         )
         if lent is not None:
             self._pool.give_back(lent)  # last: the next request on it begins new lists
         return exchange
+
+    async def _within_limit(self, message: bytes, attempt: _Attempt) -> tuple[str, str] | None:
+        """Ask; return the failure of a request whose time is up. Raises `OSError` for any other."""
+        limit_s = self._asking.timeout_s
+        if limit_s is None:
+            await self._ask(message, attempt)
+            return None
+        try:
+            async with asyncio.timeout(limit_s) as limit:
+                await self._ask(message, attempt)
+        except TimeoutError as error:
+            return ended_by(error, limit_s if limit.expired() else None)
+        return None
 
     async def _ask(self, message: bytes, attempt: _Attempt) -> None:
         kept = self._pool.take()

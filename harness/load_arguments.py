@@ -41,6 +41,13 @@ def add_load(commands: Any) -> argparse.ArgumentParser:
     load.add_argument("url", metavar="URL", help="such as http://127.0.0.1:8000")
     load.add_argument("--model", required=True, metavar="M", help="the name that requests carry")
     load.add_argument(
+        "--api-key-env",
+        nargs="?",
+        const="OPENAI_API_KEY",
+        metavar="NAME",
+        help="the variable that holds the server's key; without NAME OPENAI_API_KEY",
+    )
+    load.add_argument(
         "--workload",
         default="shared-prefix",
         metavar="KIND",

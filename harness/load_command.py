@@ -12,10 +12,12 @@ from harness.load_order import order_of
 from harness.loading import LoadOrder, load_server
 from harness.output import printing
 from harness.progress import RequestCount
+from harness.spec import Load
 from results.dialects.block import dialect_block
 from results.serving_block import serving_block
 
 _INTERRUPTED = 130
+_MANY_REQUESTS = 20_000  # to make so many takes a while
 
 
 def load(arguments: argparse.Namespace) -> int:
@@ -25,6 +27,8 @@ def load(arguments: argparse.Namespace) -> int:
     """
     order = order_of(arguments)
     arguments.folder = order.out
+    if (requests := _expected_requests(order.load)) > _MANY_REQUESTS:
+        _say(f"making {requests:,} requests")
     with RequestCount(sys.stderr) as count:
         summary = load_server(order, count.answered)
     with printing():
@@ -35,6 +39,11 @@ def load(arguments: argparse.Namespace) -> int:
     if order.out is not None:
         _say(f"wrote {order.out}")
     return {"ok": 0, "interrupted": _INTERRUPTED}.get(run["status"], 1)
+
+
+def _expected_requests(load: Load) -> int:
+    """Return about how many requests will be made; 0 where only a trace tells."""
+    return load.requests or round((load.rate_rps or 0) * (load.duration_ns or 0) / 1e9)
 
 
 def _text(summary: dict[str, Any], order: LoadOrder, *, as_json: bool) -> str:

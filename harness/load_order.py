@@ -64,6 +64,7 @@ def order_of(arguments: argparse.Namespace) -> LoadOrder:
             api=arguments.api,
             vocabulary=_vocabulary(arguments.tokenizer),
             wait_s=(_duration("--wait", arguments.wait) or 0) / 1e9,
+            api_key_env=arguments.api_key_env,
             waiting=_say,
         ),
         workload=workload,

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from harness.client import Client, Request, failed_record, network_error_kind
+from harness.client import Client, LiveClient, Request, failed_record, network_error_kind
 from harness.clock import Clock
 from harness.schedule import ClosedLoop, OpenLoop, Schedule, Slots
 from results.records import RequestRecord
@@ -41,6 +41,7 @@ def _requests_of_one(name: str, conversation: Conversation) -> tuple[Request, ..
             turn=number,
             prompt=turn.prompt,
             output_tokens=turn.output_tokens,
+            live=conversation.live,
         )
         for number, turn in enumerate(conversation.turns)
     )
@@ -75,9 +76,9 @@ async def play_sessions(
 
     The schedule's times count from `begin_ns` of the clock.
     A later turn is due at the last byte of the answer before plus its think time. A turn that
-    fails does not end its conversation: the history is recorded, so what follows can be asked all
-    the same. What a network can cause becomes a failed record; any other exception of the client
-    is a bug, stops everything and comes out as it is.
+    fails does not end its conversation: the drawn answer stands in the history, so what follows can
+    be asked all the same. What a network can cause becomes a failed record; any other exception of
+    the client is a bug, stops everything and comes out as it is.
 
     `progress` gets each record once, as its request ends. When `play` is cancelled it stops, hands
     a record of kind `cancelled` to `progress` for each request in flight, sends nothing more and
@@ -131,15 +132,26 @@ class _Player:
 
     async def converse(self, session: Session, start_ns: int) -> int:
         """Return when the last answer ended, in nanoseconds; `start_ns` when there is no turn."""
-        ended_ns = start_ns
-        for request, think_time_ns in zip(session.requests, session.think_times_ns, strict=True):
+        ended_ns, before = start_ns, None
+        for drawn, think_time_ns in zip(session.requests, session.think_times_ns, strict=True):
+            request = drawn if before is None else self.continued(drawn, before)
             due_ns = ended_ns if request.turn == 0 else ended_ns + think_time_ns
             if due_ns > self.clock.now_ns():
                 await self.clock.sleep_until_ns(due_ns)
             record = await self.send(request, due_ns)
             session.records.append(record)
-            ended_ns = record.closed_ns
+            ended_ns, before = record.closed_ns, request
         return ended_ns
+
+    def continued(self, request: Request, before: Request) -> Request:
+        """Return `request` after `before` has been answered; in a live chat it is made only now.
+
+        What that takes is part of the think time, or else delays the sending: the time at which
+        the request is due stays.
+        """
+        if request.live and isinstance(self.client, LiveClient):
+            return self.client.continued(request, before)
+        return request
 
     async def send(self, request: Request, scheduled_ns: int) -> RequestRecord:
         """Return the request's record, failed where the network failed."""

@@ -29,7 +29,6 @@ from results.store import create_sweep, run_folder, write_run, write_sweep
 from results.units import count
 
 MOST_REQUESTS = 1_000_000  # of one load: all of them, and their answers, are held in memory
-_MANY_REQUESTS = 20_000  # to make so many takes a while
 _UNBOUNDED_TOKENS = 1 << 20  # where the server does not tell how long a request may be
 _BLOCK_TOKENS = 16  # in which the prefix hits of a server that does not tell are counted
 _RUN = "load"  # the key of the one run

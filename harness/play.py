@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from adapters.base import Endpoint, Target
@@ -14,6 +14,7 @@ from adapters.embedded.adapter import EmbeddedEndpoint
 from harness.client_facts import client_facts
 from harness.clock import VirtualClock, run_virtual, virtual_loop
 from harness.interrupts import Interrupts, answering_interrupts
+from harness.live_history import playable
 from harness.loadgen import play, sessions_of
 from harness.request_body import Asking
 from harness.schedule import ClosedLoop, Schedule
@@ -77,6 +78,7 @@ def play_http(
     """
     if isinstance(schedule, ClosedLoop):
         schedule = schedule.slots(len(conversations))
+    conversations, remarks = playable(target, conversations)
     whole = Share(
         target=target,
         asking=asking or Asking(),
@@ -86,18 +88,29 @@ def play_http(
     )
     ahead_ns = _wall_ahead_ns()
     brought = _offered(split(whole, workers), answered)
-    records = [record for one in brought for record in one.records]
+    records = [_without_keys(record, target) for one in brought for record in one.records]
     played = Played(
         records=sorted(records, key=lambda record: record.request_id),
         clock="monotonic",
         origin_ns=whole.origin_ns,
         client=client_facts(brought, whole, _wall_ahead_ns() - ahead_ns),
-        notes=_notes(brought),
+        notes=(*remarks, *_notes(brought)),
     )
     cut_off = [one.cut_off for one in brought if one.cut_off is not None]
     if cut_off:
         raise PlayInterrupted(played, sum(cut_off))
     return played
+
+
+def _without_keys(record: RequestRecord, target: Target) -> RequestRecord:
+    """Return a record whose error repeats no key: servers quote what they refuse."""
+    if record.error is None or not target.headers:
+        return record
+    error = record.error
+    for value in target.headers.values():
+        for secret in (value, value.rpartition(" ")[2]):
+            error = error.replace(secret, "(not shown)")
+    return replace(record, error=error)
 
 
 def _offered(shares: Sequence[Share], answered: Answered) -> list[Brought]:
@@ -140,6 +153,12 @@ def _wall_ahead_ns() -> int:
 
 def _notes(brought: Sequence[Brought]) -> tuple[str, ...]:
     about = tuple({one.about: None for one in brought if one.about is not None})
+    recorded = sum(one.facts["recorded_turns"] for one in brought)
+    if recorded:
+        text = (
+            f"{recorded} turns of live chats hold a drawn answer: the server told no ids of its own"
+        )
+        about = (*about, text)
     replaced = sum(one.facts["replaced_connections"] for one in brought)
     if not replaced:
         return about

@@ -20,14 +20,17 @@ def prompt_counts(
 
     Of the answered requests whose prompt tokens are known; those of the others are `untold`. Ids
     leave nothing to count differently; text does, and only a count that no template explains
-    differs.
+    differs. Later turns of a live chat, which hold the server's own answers, are left out.
     """
     sent = {
         (one.conversation_id, number): turn.prompt_tokens
         for one in conversations
         for number, turn in enumerate(one.turns)
+        if number == 0 or not one.live
     }
-    answered = [one for one in records if one.error_kind is None]
+    answered = [
+        one for one in records if one.error_kind is None and (one.conversation, one.turn) in sent
+    ]
     pairs = [
         (sent[one.conversation, one.turn], one.prompt_tokens)
         for one in answered

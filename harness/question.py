@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.arrivals import constant_arrivals, gamma_arrivals, poisson_arrivals, trace_arrivals
@@ -11,7 +11,10 @@ from harness.schedule import ClosedLoop, OpenLoop, Schedule
 from harness.spec import Load
 from harness.spec.quantities import duration_text, plain_number
 from workloads.base import Conversation, Drawn, Workload, WorkloadError
-from workloads.prompts import prefix_hit_ceiling
+from workloads.prefixes import PrefixTree, Prompt, left_behind
+from workloads.prompts import hit_share
+
+_STEADY_SEED = 0x737465616479  # other draws than any that are measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +44,33 @@ class Question:
         tokens = sum(turn.output_tokens for one in self.conversations for turn in one.turns)
         return tokens / (self.starts_ns[-1] - self.starts_ns[0]) * 1e9
 
-    def prefix_hit_ceiling(self, block_tokens: int) -> float | None:
-        """Return the share of prompt tokens that an unlimited cache would find."""
-        turns = (turn.prompt for one in self.conversations for turn in one.turns)
-        return prefix_hit_ceiling(tuple(turns), block_tokens)
+    def prefix_hit_ceiling(self, block_tokens: int, primed: Sequence[Prompt] = ()) -> float | None:
+        """Return the share of prompt tokens that an unlimited cache would find.
+
+        `primed` was in it before the first request.
+        """
+        return hit_share(self._shared(primed), block_tokens)
+
+    def _shared(self, primed: Sequence[Prompt]) -> Iterator[tuple[Prompt, int]]:
+        """Yield each prompt, in order, with the tokens that it shares with what came before."""
+        tree = PrefixTree()
+        for prompt in primed:
+            tree.add(prompt, 0)
+        for one in self.conversations:
+            for turn, left in zip(one.turns, left_behind(one), strict=True):
+                yield turn.prompt, tree.shared_tokens(turn.prompt, -1)
+                tree.add(left, 0)
 
     def schedule(self, load: Load, ramp_ns: int) -> Schedule:
         """Return how it is offered; `ramp_ns` spreads the starts of a closed loop."""
         if self.starts_ns is None:
             return ClosedLoop(concurrency=load.concurrency or 1, ramp_ns=ramp_ns)
         return OpenLoop(starts_ns=self.starts_ns, max_concurrency=load.max_concurrency)
+
+
+def steady_seed(seed: int, round_number: int) -> int:
+    """Return the seed of what is asked before a run with that seed, to fill the cache."""
+    return (seed ^ _STEADY_SEED) + round_number
 
 
 def question_of(workload: Workload, load: Load, *, seed: int, max_model_len: int) -> Question:

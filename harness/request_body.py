@@ -1,4 +1,4 @@
-"""The bytes of a request, whole before the clock starts."""
+"""The bytes of a request, whole before the clock starts but for the later turns of live chats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from adapters.base import Target
 from harness.client import Request
-from workloads.prompts import token_ids
+from harness.live_history import FIELD, prompt_ids
 from workloads.words import prompt_text
 
 _HEADERS = {
@@ -67,6 +67,8 @@ def body_bytes(target: Target, asking: Asking, request: Request) -> bytes:
         body["stream_options"] = options
     if "cache_salt" in target.fields and asking.cache_salt is not None:
         body["cache_salt"] = asking.cache_salt
+    if request.live and FIELD in target.fields:
+        body[FIELD] = True
     return json.dumps(body, separators=(",", ":")).encode()
 
 
@@ -75,7 +77,7 @@ def _prompt(target: Target, request: Request) -> dict[str, Any]:
         return {"messages": [{"role": "user", "content": prompt_text(request.prompt)}]}
     if target.vocabulary is None:
         return {"prompt": prompt_text(request.prompt)}
-    return {"prompt": token_ids(request.prompt, target.vocabulary).tolist()}
+    return {"prompt": prompt_ids(request, target.vocabulary).tolist()}
 
 
 def request_headers(target: Target) -> dict[str, str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import re
 import sys
 from dataclasses import replace
 
@@ -14,11 +16,15 @@ from harness.spec import SpecError
 from harness.spec.problems import Problem, did_you_mean
 from harness.spec.toggles import read_toggles
 
+_WHOLE = re.compile(r"[0-9]{1,9}")
+
 
 def serve(arguments: argparse.Namespace) -> int:
     """Serve until interrupted or told to end; return 0."""
     settings = _settings(arguments)
     serve_engine(settings, arguments.host, arguments.port, ready=_say)
+    with contextlib.suppress(OSError):  # nobody listens any more
+        sys.stderr.write("stopped\n")
     return 0
 
 
@@ -36,6 +42,13 @@ def _settings(arguments: argparse.Namespace) -> EngineSettings:
         toggles={**BASELINE, **count, **_flipped(arguments.toggles)},
     )
     settings = replace(settings, toggles={**settings.toggles, **adapter.implied(settings)})
+    ranks = int(settings.toggles["tensor_parallel"].kind)
+    if ranks > arguments.count:
+        error = SpecError(
+            f"tensor_parallel={ranks} needs {ranks} GPUs, there are {arguments.count}"
+        )
+        error.add_note(f"say --count {ranks}")
+        raise error
     adapter.check(settings)
     return settings
 
@@ -46,10 +59,16 @@ def _flipped(words: list[str]) -> dict[str, ToggleValue]:
     problems: list[Problem] = []
     for word in words:
         name, equals, value = word.partition("=")
-        if name not in TOGGLES or not equals:
+        if name not in TOGGLES:
             wanted = f"expected NAME=VALUE{did_you_mean(name, TOGGLES)}"
             problems.append(Problem((), f"{word!r} is no toggle: {wanted}"))
-        data[name] = int(value) if value.isdigit() else value
+        elif not equals or not value:
+            example = (TOGGLES[name] or ("2",))[-1]
+            problems.append(Problem((), f"{name} has no value; expected one, as {name}={example}"))
+        elif name in data:
+            problems.append(Problem((), f"{name} stands twice; give it once"))
+        else:
+            data[name] = int(value) if _WHOLE.fullmatch(value) else value
     base = read_toggles({"base": data}, problems).base
     if problems:
         raise SpecError("\n".join(problem.message for problem in problems))

@@ -129,7 +129,7 @@ async def _offer(
     ended, playing = list[RequestRecord](), _Playing()
     async with client_for(share.target, clock, share.asking) as client:
         for session in share.sessions:
-            client.prepare(session.requests)
+            client.prepare(one for one in session.requests if one.turn == 0 or not one.live)
         await client.connect(min(share.most_at_once, _OPENED_BEFOREHAND))
         with _no_garbage_collection():  # before the start: a collection takes as long as many sends
             async with beginning(playing.stop) as begin_ns:
@@ -160,6 +160,7 @@ async def _offer(
                 "loop_lag_ns": lag.facts(),
                 "read_on_the_clock": client.read_on_the_clock,
                 "replaced_connections": client.replaced_connections,
+                "recorded_turns": client.recorded_turns,
             },
             cut_off=None if whole else in_flight,
         )

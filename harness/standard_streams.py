@@ -8,6 +8,14 @@ import sys
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
 
+def drop_unwritten_errors() -> None:
+    """Let go of what stderr could not write; else Python ends the process with code 120 for it."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
 def open_standard_streams() -> None:
     """Open what is closed of descriptors 0 to 2 on nothing, as `>/dev/null` would.
 
@@ -20,7 +28,7 @@ def open_standard_streams() -> None:
         except OSError:
             nothing = os.open(os.devnull, os.O_RDWR)  # it may have got this very number
             os.dup2(nothing, number)
-            os.set_inheritable(number, True)
+            os.set_inheritable(number, True)  # noqa: FBT003 - the library's own call
             if nothing > 2:
                 os.close(nothing)
         if getattr(sys, name) is None:

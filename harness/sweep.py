@@ -13,19 +13,28 @@ from typing import Any, Protocol
 
 from adapters.base import Endpoint, EngineAdapter, EngineError
 from harness import __version__
+from harness.cache_state import (
+    CacheFinding,
+    CacheStart,
+    examine_cache,
+    fresh_salt,
+    primed,
+    steady,
+)
 from harness.counter_moves import counter_moves
 from harness.environment import git_commit, host_facts
 from harness.evidence import Exercise, Triple, contradictions, examine
 from harness.plan.document import plan_document
 from harness.plan.planned import Plan, PlannedArm, PlannedRun
 from harness.play import Played, play_on
-from harness.question import Question, question_of
+from harness.question import Question, question_of, steady_seed
 from harness.request_body import Asking
-from harness.schedule import ClosedLoop
+from harness.schedule import ClosedLoop, Schedule
 from harness.worker_count import worker_count
 from results.records import RequestRecord
 from results.store import create_sweep, write_run, write_sweep
 from workloads.base import Conversation
+from workloads.prefixes import Prompt
 
 _FAILED_STARTS = 2  # different arms of an engine, after which the others are not tried
 _WARM_UP_SEED = 0x7761726D  # another draw than any that is measured
@@ -70,8 +79,8 @@ class Sweep:
         self._plan = plan
         self._adapters = adapters
         self._directory = directory
-        self._questions: dict[tuple[str, str, int], Question] = {}
-        self._ceilings: dict[tuple[str, str, int, int], float | None] = {}
+        self._questions: dict[tuple[str, str, int, int], Question] = {}
+        self._ceilings: dict[tuple[str, str, int, int, int], float | None] = {}
         # Engine label → arm → why it did not start; None once one has started.
         self._starts: dict[str, dict[str, str] | None] = {}
         self._about = {
@@ -162,13 +171,19 @@ class Sweep:
         endpoint: Endpoint,
         answered: Callable[[int], None],
     ) -> Outcome:
-        """Play one run against a cold engine and hold what it did against what was asked."""
-        schedule = question.schedule(run.load, self._warm_up(run, question, endpoint))
+        """Play one run, its cache made ready, and hold what it did against what was asked."""
+        ramp_ns = self._warm_up(run, question, endpoint)
+        schedule = question.schedule(run.load, ramp_ns)
+        asking = Asking(
+            seed=run.seed % 2**31,
+            cache_salt=fresh_salt(endpoint),
+            timeout_s=self._plan.spec.request_timeout_s,
+        )
+        workers = worker_count(self._plan.spec.workers, question)
         endpoint.reset()
+        cache = self._cache(run, question, endpoint, asking, ramp_ns)
         before = endpoint.counters()
         started = datetime.now(UTC)
-        asking = Asking(seed=run.seed % 2**31, timeout_s=self._plan.spec.request_timeout_s)
-        workers = worker_count(self._plan.spec.workers, question)
         played = play_on(endpoint, schedule, question.conversations, answered, asking, workers)
         records = played.records
         try:
@@ -182,24 +197,22 @@ class Sweep:
                 engine_died=True,
             )
         engine_facts = dict(endpoint.facts())
-        ceiling = self._ceiling(run, question, engine_facts.get("block_size"))
-        exercise = Exercise(
-            prefix_hit_ceiling=ceiling,
-            longest_prompt_tokens=question.longest_prompt_tokens,
-            most_in_flight=run.load.concurrency
-            or run.load.max_concurrency
-            or len(question.conversations),
-            kv_tokens=engine_facts.get("kv_tokens"),
-        )
+        block_tokens = engine_facts.get("block_size")
+        ceiling = self._ceiling(run, question, block_tokens, cache.primed)
+        exercise = _exercise(run, question, ceiling, engine_facts.get("kv_tokens"))
         triples = examine(
             run.arm.settings, endpoint.effective(), counters, exercise, endpoint.engine_kind
         )
-        status, reason = _judge(records, triples, self._plan.spec.max_failed_share)
+        found = examine_cache(records, question.conversations, cache.primed, block_tokens)
+        status, reason = _judge(
+            records, triples, self._plan.spec.max_failed_share, _fault(cache, found)
+        )
         facts = {
             **_told(endpoint, played, started),
             "evidence": {toggle: asdict(triple) for toggle, triple in triples.items()},
             "counters": asdict(counters),
             "prefix_hit_ceiling": ceiling,
+            "cache": {**cache.facts(), "salted": bool(asking.cache_salt), **found.facts()},
             "facts": engine_facts,
         }
         return Outcome(
@@ -207,12 +220,48 @@ class Sweep:
             status=status,
             reason=reason,
             facts=facts,
-            notes=(*played.notes, *odd),
+            notes=(*cache.notes, *played.notes, *odd),
         )
+
+    def _cache(
+        self,
+        run: PlannedRun,
+        question: Question,
+        endpoint: Endpoint,
+        asking: Asking,
+        ramp_ns: int,
+    ) -> CacheStart:
+        """Bring the emptied cache into the state that the sweep asks for.
+
+        What is asked for that is in no record. Raises `EngineError` where it fails.
+        """
+        spec, load = self._plan.spec, run.load
+
+        def play(
+            schedule: Schedule, asked: tuple[Conversation, ...], workers: int = 1
+        ) -> list[RequestRecord]:
+            return play_on(endpoint, schedule, asked, lambda _: None, asking, workers).records
+
+        def play_all(others: Question) -> list[RequestRecord]:
+            workers = worker_count(spec.workers, others)
+            return play(others.schedule(load, ramp_ns), others.conversations, workers)
+
+        if spec.cache == "primed":
+            at_once = load.concurrency or load.max_concurrency or 1
+            return primed(question, play, at_once, endpoint.facts().get("block_size"))
+        if spec.cache == "steady":
+            caches = run.arm.settings.toggles["prefix_caching"].kind == "on"
+            return steady(
+                lambda number: self._draw(run, steady_seed(run.seed, number)),
+                play_all,
+                endpoint.facts().get("kv_tokens") if caches else None,
+                spec.max_failed_share,
+            )
+        return CacheStart(state="cold")
 
     def _question(self, run: PlannedRun) -> Question:
         """Return what the run asks; all arms of a block ask the same."""
-        key = (run.workload.name, run.load.label, run.block)
+        key = (run.workload.name, run.load.label, run.block, run.seed)
         if key not in self._questions:
             self._questions = {k: q for k, q in self._questions.items() if k[2] == run.block}
             self._questions[key] = self._draw(run, run.seed)
@@ -247,13 +296,17 @@ class Sweep:
         return sum(times) // max(1, len(times))
 
     def _ceiling(
-        self, run: PlannedRun, question: Question, block_tokens: int | None
+        self,
+        run: PlannedRun,
+        question: Question,
+        block_tokens: int | None,
+        primed_prefixes: tuple[Prompt, ...],
     ) -> float | None:
         if block_tokens is None:
             return None
-        key = (run.workload.name, run.load.label, run.block, block_tokens)
+        key = (run.workload.name, run.load.label, run.block, run.seed, block_tokens)
         if key not in self._ceilings:
-            self._ceilings[key] = question.prefix_hit_ceiling(block_tokens)
+            self._ceilings[key] = question.prefix_hit_ceiling(block_tokens, primed_prefixes)
         return self._ceilings[key]
 
     def _document(self) -> dict[str, Any]:
@@ -270,11 +323,12 @@ class Sweep:
             **run.facts(),
             **self._about,
             **outcome.facts,
-            "model": spec.model,
+            "model": run.arm.settings.model,
             "hardware": asdict(spec.hardware),
             "sweep_seed": spec.seed,
             "status": outcome.status,
             "reason": outcome.reason,
+            "history": spec.history,
             "skipped_rows": question.skipped,
             "notes": [*question.notes, *outcome.notes],
             "slo": spec.slo.facts(),
@@ -299,11 +353,32 @@ def _words(error: EngineError) -> str:
     return "; ".join([str(error), *getattr(error, "__notes__", [])])
 
 
+def _exercise(
+    run: PlannedRun, question: Question, ceiling: float | None, kv_tokens: int | None
+) -> Exercise:
+    return Exercise(
+        prefix_hit_ceiling=ceiling,
+        longest_prompt_tokens=question.longest_prompt_tokens,
+        most_in_flight=run.load.concurrency
+        or run.load.max_concurrency
+        or len(question.conversations),
+        kv_tokens=kv_tokens,
+    )
+
+
+def _fault(cache: CacheStart, found: CacheFinding) -> str | None:
+    """Return why the cache was not as the label says; of a steady one nothing can say so."""
+    return None if cache.state == "steady" else found.fault()
+
+
 def _judge(
-    records: list[RequestRecord], triples: Mapping[str, Triple], max_failed_share: float
+    records: list[RequestRecord],
+    triples: Mapping[str, Triple],
+    max_failed_share: float,
+    cache_fault: str | None,
 ) -> tuple[str, str | None]:
     """Return a run's status and, where it is not ok, the reason."""
-    wrong = contradictions(triples)
+    wrong = [*contradictions(triples), *([] if cache_fault is None else [cache_fault])]
     if wrong:
         return "void", "; ".join(wrong)
     failed = sum(

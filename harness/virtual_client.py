@@ -8,8 +8,9 @@ from adapters.embedded.core import EngineCore
 from adapters.embedded.sequence import Sequence
 from harness.client import Request
 from harness.clock import VirtualLoop
+from harness.live_history import continued, prompt_ids
 from results.records import RequestRecord
-from workloads.prompts import token_ids
+from workloads.base import TokenIds
 
 
 class VirtualClient:
@@ -25,18 +26,25 @@ class VirtualClient:
         self._waiting: dict[Sequence, asyncio.Future[None]] = {}
         self._stepping = False
         self._answers = 0
+        self._live: dict[str, TokenIds] = {}  # request of a live chat → its answer
 
     async def send(self, request: Request, scheduled_ns: int) -> RequestRecord:
         """Return the record of `request`; its token times are the ones that the core wrote."""
         sent_ns = self._loop.now_ns
-        sequence = self._core.submit(token_ids(request.prompt), request.output_tokens, sent_ns)
+        sequence = self._core.submit(prompt_ids(request), request.output_tokens, sent_ns)
         answered = self._loop.create_future()
         self._waiting[sequence] = answered
         if not self._stepping:
             self._stepping = True
             self._loop.call_when_idle(self._step)
         await answered
+        if request.live:
+            self._live[request.request_id] = sequence.output_ids.copy()
         return self._record(request, scheduled_ns, sent_ns, sequence)
+
+    def continued(self, request: Request, before: Request) -> Request:
+        """Return `request` with the engine's own answer to `before` in its prompt."""
+        return continued(request, before, self._live.pop(before.request_id, None))
 
     def _step(self) -> None:
         end_ns, finished = self._core.advance(self._loop.now_ns, self._loop.next_timer_ns())

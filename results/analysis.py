@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from results.cache_checks import cache_notes
 from results.certificate import WORST_FIRST
 from results.effects import BASELINE, CONTROL, MARGIN, effects
 from results.flip_checks import other_versions, same_settings
@@ -17,9 +18,11 @@ from results.names import SCALARS, flatten
 from results.rows import Row, check, planned_row, public, stored_row
 from results.statistics import geometric_mean
 from results.store import finite, read_runs, read_sweep, write_json, write_text
+from results.unlike_runs import NAME as UNLIKE
+from results.unlike_runs import unlike_runs
 
 SCHEMA_VERSION = 1
-_FROM_SWEEP = ("file", "harness_version", "slo", "price_per_gpu_hour")
+_FROM_SWEEP = ("file", "harness_version", "slo", "price_per_gpu_hour", "cache", "history")
 SUMMARY_FILE, CSV_FILE = "summary.json", "summary.csv"
 _ALIKE = "virtual time: the baseline run again is exactly 1 by construction, and an interval \
 shows the spread of the drawn requests only, not the noise of a machine"
@@ -63,7 +66,8 @@ def analyse(directory: Path) -> Analysis:
 def _summary(sweep: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
     by_arm = _in_arm_order(rows, sweep)
     arms = _arms(by_arm)
-    found, withheld = effects(by_arm, sweep.get("design"))
+    alike = [row for row in by_arm if all(one["name"] != UNLIKE for one in row["checks"])]
+    found, withheld = effects(alike, sweep.get("design"))
     return {
         "schema_version": SCHEMA_VERSION,
         **{name: sweep[name] for name in ("name", "created", "model", "hardware", "seed")},
@@ -72,7 +76,15 @@ def _summary(sweep: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
         "stand_in": any(row["engine_kind"] == "stand-in" for row in rows),
         "margin": MARGIN,
         "assumptions": _each_once(row["assumptions"] for row in rows),
-        "notes": _each_once([*(row["notes"] for row in rows), _notes(rows), _gpus(arms), withheld]),
+        "notes": _each_once(
+            [
+                cache_notes(sweep),
+                *(row["notes"] for row in rows),
+                _notes(rows),
+                _gpus(arms),
+                withheld,
+            ]
+        ),
         "runs": [public(row) for row in rows],
         "arms": arms,
         "effects": found,
@@ -120,15 +132,17 @@ def _in_arm_order(rows: Sequence[Row], sweep: Mapping[str, Any]) -> list[Row]:
 
 
 def _doubt_same_settings(rows: Sequence[Row]) -> None:
-    """Add a check to runs whose engine says that two arms are one and the same."""
+    """Add a check to runs whose engine says that two arms are one, or that were asked otherwise."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         place = [row["engine"], row["label"], row["workload"], row["load"], row["block"]]
         groups.setdefault(json.dumps(place, sort_keys=True), []).append(row)
     for group in groups.values():
         found = same_settings(group)
+        unlike = unlike_runs(group)
         for row in group:
-            row["checks"] += [check(found[row["key"]])] if row["key"] in found else []
+            doubts = (told[row["key"]] for told in (found, unlike) if row["key"] in told)
+            row["checks"] += [check(doubt) for doubt in doubts]
 
 
 def _doubt_other_versions(rows: Sequence[Row]) -> None:
@@ -151,6 +165,7 @@ def _arms(rows: Sequence[Row]) -> list[Row]:
 def _arm(runs: Sequence[Row]) -> Row:
     good = [run for run in runs if run["status"] == "ok"]
     shown = (good or runs)[0]
+    measured = good or [run for run in runs if _ended_early(run)]
     return {
         **{name: shown[name] for name in ("engine", "label", "arm", "workload", "load")},
         "n_blocks": len(good),
@@ -160,7 +175,7 @@ def _arm(runs: Sequence[Row]) -> Row:
         "gpus": shown["gpus"],
         "flipped": shown["flipped"],
         "metrics": {
-            name: _over_blocks(name, [run["values"].get(name) for run in good])
+            name: _over_blocks(name, [run["values"].get(name) for run in measured])
             for name, _ in flatten({})
         },
         "p99_reliable": bool(good) and all(_p99_reliable(run["metrics"]) for run in good),

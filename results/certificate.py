@@ -104,9 +104,9 @@ def _reference(of: str | None, figures: RunFigures, manifest: Mapping[str, Any])
     if of == "max_failed_share":
         share: float | None = manifest.get("max_failed_share")
         return share
-    ttft, tpot = (figures.metrics[name] for name in ("ttft_ms", "tpot_ms"))
-    found = (tpot or ttft) if of == "TPOT p50" else ttft
-    return found["p50"] if found and of is not None else None
+    ttft, tpot, e2e = (figures.metrics[name] for name in ("ttft_ms", "tpot_ms", "e2e_ms"))
+    found = {"TTFT p50": ttft, "TPOT p50": tpot or ttft, "E2E p50": e2e}.get(of or "")
+    return found["p50"] if found else None
 
 
 def _reasons(

@@ -66,11 +66,19 @@ LIMITS: tuple[Limit, ...] = (
     ),
     Limit(
         name="send_delay",
-        measures="sent − scheduled, p99 of the measured requests",
+        measures="open loop: sent − scheduled, p99 of the measured requests",
         unit="ms",
         degraded=Bound(least=1.0, share=0.05),
         invalid=Bound(least=20.0, share=0.25),
         of="TTFT p50",
+    ),
+    Limit(
+        name="turn_round",
+        measures="closed loop: sent − end of the answer before and its think time, p99",
+        unit="ms",
+        degraded=Bound(least=1.0, share=0.05),
+        invalid=Bound(least=20.0, share=0.25),
+        of="E2E p50",
     ),
     Limit(
         name="loop_lag",

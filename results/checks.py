@@ -17,6 +17,7 @@ from results.answer_checks import (
     prompt_tokens_untold,
     usage_unbelieved,
 )
+from results.cache_checks import cache_not_cold, cache_not_seen
 from results.doubt import Doubt
 from results.flip_checks import not_exercised, unverifiable
 from results.load_checks import (
@@ -265,6 +266,8 @@ CHECKS: tuple[Callable[[RunFigures, Mapping[str, Any]], Doubt | None], ...] = (
     cap_reached,
     overloaded,
     warm_prefix_cache,
+    cache_not_cold,
+    cache_not_seen,
     _time_order,
     _wall_clock_stepped,
     _rows_skipped,

@@ -114,12 +114,23 @@ def started_words(wanted: float, achieved: float) -> str:
 
 
 def _send_delay(figures: RunFigures, manifest: Mapping[str, Any]) -> Seen:
-    requests, load = figures.requests, manifest["load"]
+    if not is_open_loop(manifest["load"]):
+        return Seen(value=None)
+    return _late(figures, manifest, np.zeros(len(figures.requests), np.bool_))
+
+
+def _turn_round(figures: RunFigures, manifest: Mapping[str, Any]) -> Seen:
+    """In closed loop TTFT counts from the send: what a late one takes is a part of the slot."""
+    if is_open_loop(manifest["load"]):
+        return Seen(value=None)
+    return _late(figures, manifest, _ramp(figures.requests, int(manifest["load"]["value"])))
+
+
+def _late(figures: RunFigures, manifest: Mapping[str, Any], left_out: NDArray[np.bool_]) -> Seen:
+    requests = figures.requests
     delays_ns = (requests["sent_ns"] - requests["scheduled_ns"]).to_numpy()
     delays_ns = delays_ns - _waits_elsewhere_ns(figures, manifest)
-    judged = requests["measured"].to_numpy() & ~np.isnan(delays_ns)
-    if not is_open_loop(load):
-        judged &= ~_ramp(requests, int(load["value"]))
+    judged = requests["measured"].to_numpy() & ~np.isnan(delays_ns) & ~left_out
     if not judged.any():
         return Seen(value=None)
     delay_ms = max(0.0, float(np.percentile(delays_ns[judged], 99)) / 1e6)
@@ -279,6 +290,7 @@ def _share(value: float) -> str:
 _MEASURES: Mapping[str, Callable[[RunFigures, Mapping[str, Any]], Seen]] = {
     "load_not_delivered": _load_not_delivered,
     "send_delay": _send_delay,
+    "turn_round": _turn_round,
     "loop_lag": _loop_lag,
     "cpu": _cpu,
     "in_flight": _in_flight,

@@ -17,6 +17,7 @@ _NAMED = 3  # arms with one reason that are named one by one
 # What the table of a page shows of all limits; the reasons tell of the others.
 _SHOWN = {
     "send_delay": "send delay p99",
+    "turn_round": "turning round p99",
     "loop_lag": "loop lag p99",
     "cpu": "CPU of the busiest worker",
     "load_not_delivered": "starts that the schedule's rate lacks",

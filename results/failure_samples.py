@@ -9,10 +9,11 @@ from results.parquet import RecordTable
 
 _SAMPLE_CHARACTERS = 200
 _FIELDS = ("stream_options", "ignore_eos", "seed", "max_tokens", "temperature", "prompt")
+_KEY = "the server wants an API key: `--api-key-env` names the variable that holds it"
 # What a refusal is mended by, where its kind alone tells.
 _REMEDIES = {
-    "http_401": "the server wants a key, and none is sent",
-    "http_403": "the server wants a key, and none is sent",
+    "http_401": _KEY,
+    "http_403": _KEY,
     "http_404": "look at the address, the name of the model and `--api`",
     "http_429": "the server limits the rate: ask for less load",
     "no_token": "look what the server sends in place of text",

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from results.client_remarks import MARK, is_degraded
-from results.effects import VERDICT_BLOCKS
+from results.effects import BASELINE, VERDICT_BLOCKS
 from results.panels import Panel, labels, load_title, panels
+from results.side_by_side import compared_engines, engine_kinds
 
-Kind = Literal["effects", "throughput", "latency"]
+Kind = Literal["engines", "effects", "throughput", "latency"]
 LOADS_A_FIGURE = 4  # loads whose marks still lie apart in one row of a figure of effects
 SPEED = "output_tokens_per_s_per_user"  # what the figure of throughput sets it against
 _TITLES: dict[Kind, str] = {
+    "engines": "Engines beside each other",
     "effects": "What each toggle changes",
     "throughput": "Throughput against speed per user",
     "latency": "Latency of requests",
@@ -29,7 +31,7 @@ class PlannedFigure:
     file: str
     title: str
     caption: str
-    label: str  # of the engine
+    label: str  # of the engine; empty where all that may be compared are in it
     panels: tuple[Panel, ...]  # one a load, in the order of the loads' colours
     first_load: int  # place of the first panel among the workload's loads
 
@@ -48,12 +50,18 @@ class PlannedFigure:
 
 
 def planned_figures(summary: Mapping[str, Any]) -> list[PlannedFigure]:
-    """Return the figures of a summary that have something to show: effects, throughput, latency."""
+    """Return the figures that have something to show: engines, effects, throughput, latency."""
     by_workload: dict[str, list[Panel]] = {}
     for panel in panels(summary):
         by_workload.setdefault(panel.workload, []).append(panel)
     groups = [(label, group) for group in by_workload.values() for label in labels(summary)]
-    drafts: list[tuple[Kind, str, Sequence[Panel], int]] = []
+    engines = compared_engines(summary)
+    drafts: list[tuple[Kind, str, Sequence[Panel], int]] = [
+        ("engines", "", group[i : i + LOADS_A_FIGURE], i)
+        for group in by_workload.values()
+        for i in range(0, len(group), LOADS_A_FIGURE)
+        if sum(_has_baseline(group[i : i + LOADS_A_FIGURE], label) for label in engines) > 1
+    ]
     for label, group in groups:
         drafts += [
             ("effects", label, group[i : i + LOADS_A_FIGURE], i)
@@ -78,6 +86,15 @@ def _has(panel: Panel, label: str, metric: str) -> bool:
     return any(arm["metrics"].get(metric) for arm in panel.arms if arm["label"] == label)
 
 
+def _has_baseline(group: Sequence[Panel], label: str) -> bool:
+    return any(
+        arm["metrics"].get("output_tokens_per_s")
+        for panel in group
+        for arm in panel.arms
+        if (arm["label"], arm["arm"]) == (label, BASELINE)
+    )
+
+
 def _compares(panel: Panel, label: str) -> bool:
     return any(effect["ratio"] for effect in panel.effects if effect["label"] == label)
 
@@ -88,7 +105,7 @@ def _named(
     several = len(labels(summary)) > 1
     figures: list[PlannedFigure] = []
     for kind, label, group, first in drafts:
-        parts = [label] * several + [group[0].workload]
+        parts = [label] * (several and bool(label)) + [group[0].workload]
         if kind == "latency" or first:
             parts.append(load_title(group[0].load))
         title = f"{_TITLES[kind]}: {' · '.join(parts)}"
@@ -116,6 +133,15 @@ def _slug(parts: Sequence[str]) -> str:
 
 
 def _caption(summary: Mapping[str, Any], kind: Kind) -> str:
+    if kind == "engines":
+        kinds = engine_kinds(summary)
+        mixed = len({kinds.get(label) for label in compared_engines(summary)}) > 1
+        return (
+            "Baselines, geometric means over blocks. Latencies: the mark is p50, the tick p99; "
+            "dotted: too few requests for a P99."
+            + " Not of one kind: what was computed is no measurement; do not rank them."
+            * mixed
+        )
     if kind == "effects":
         blocks = max((effect["n_blocks"] for effect in summary["effects"]), default=0)
         verdicts = "▲ better, ▼ worse, hollow: no difference (=) or inconclusive (?)"

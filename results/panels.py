@@ -139,9 +139,13 @@ def is_combined(effect: Mapping[str, Any]) -> bool:
 
 
 def hardware_title(summary: Mapping[str, Any]) -> str:
-    """Return the GPUs that the baseline uses, such as "4 × a100-80gb": of an engine, the most."""
+    """Return the GPUs that the baseline uses, such as "4 × a100-80gb": of an engine, the most.
+
+    Of a server that somebody else started nothing is known of them.
+    """
     used = [arm["gpus"] for arm in summary["arms"] if arm["arm"] == BASELINE and arm["gpus"]]
-    return f"{max(used, default=summary['hardware']['count'])} × {summary['hardware']['gpu']}"
+    gpus = max(used, default=summary["hardware"]["count"])
+    return "unknown hardware" if gpus is None else f"{gpus} × {summary['hardware']['gpu']}"
 
 
 def load_title(load: Mapping[str, Any]) -> str:

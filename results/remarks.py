@@ -57,7 +57,10 @@ def _counts(runs: list[Row]) -> list[str]:
     line += f"{seen['failed']} failed"
     if kinds:
         line += " (in all: " + ", ".join(f"{kind} {n:,}" for kind, n in sorted(kinds.items())) + ")"
-    return [line]
+    samples: dict[str, str] = {}
+    for run in runs:
+        samples = {**(run.get("failure_samples") or {}), **samples}
+    return [line, *(f"{kind}, such as: {said}" for kind, said in sorted(samples.items()))]
 
 
 def _hits(panel: Panel) -> list[str]:

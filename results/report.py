@@ -40,6 +40,7 @@ from results.remarks import (
     skipped_rows,
     verdict_remark,
 )
+from results.side_by_side import left_out, side_by_side
 from results.statistics import needed_samples
 from results.store import write_text
 from results.units import ABSENT, interval_text, latency_unit, ratio_text, significant
@@ -109,6 +110,8 @@ def write_report(summary: Row, plots: Sequence[Path], path: Path) -> Path:
         control=control_remark(summary),
         findings=[_finding(panel) for panel in panels(summary) if panel.effects],
         tables=[_table(panel) for panel in panels(summary)],
+        beside=side_by_side(summary),
+        left_out=left_out(summary),
         figures=_figures(summary, plots),
         doubts=doubts(summary, _MESSAGES),
         client_counts=client_counts(summary),

@@ -65,6 +65,7 @@ def _described(manifest: Mapping[str, Any]) -> Row:
         "skipped_rows": manifest.get("skipped_rows") or {},
         "notes": manifest.get("notes") or [],
         "clock": manifest.get("clock"),
+        "cache": manifest.get("cache"),
         "assumptions": (manifest.get("facts") or {}).get("assumptions") or [],
     }
 

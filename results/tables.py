@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from rich.text import Text
 
 from results.client_remarks import client_counts, is_degraded
 from results.effects import BASELINE
+from results.engine_tables import READING, engine_tables
 from results.panels import VERDICT_MARKS, Panel, arm_lines, hardware_title, may_be_none, panels
 from results.remarks import (
     assumptions,
@@ -29,6 +30,7 @@ from results.remarks import (
     simulated_remark,
     verdict_remark,
 )
+from results.side_by_side import left_out, side_by_side
 from results.units import ABSENT, count, latency_unit, ratio_text, significant
 from results.unmeasured import unmeasured
 
@@ -70,6 +72,8 @@ def print_summary(summary: Row, console: Console) -> None:
     for panel in panels(summary):
         for part in _panel_parts(summary, panel, width):
             _emit(console, part, width)
+    for part in _engine_parts(summary, width):
+        _emit(console, part, width)
     for line in _closing_lines(summary):
         _emit(console, _wrapped(line, width, ""), width)
 
@@ -93,6 +97,18 @@ def _panel_parts(summary: Row, panel: Panel, width: int) -> list[RenderableType]
     ]
     remarks = panel_remarks(panel) + assumptions(summary, panel)
     return [*parts, *(_wrapped(line, width, "dim") for line in remarks), Text("")]
+
+
+def _engine_parts(summary: Row, width: int) -> Iterator[RenderableType]:
+    """Yield the engines beside each other, one table for each panel; nothing for one engine."""
+    mark = f" · {found}" if (found := unmeasured(summary)) else ""
+    for beside in side_by_side(summary):
+        yield _wrapped(f"engines · {beside.panel.title}{mark}", width, "bold", indent="")
+        yield from engine_tables(beside, width)
+        remarks = [*beside.remarks, *([READING] if beside.toggles else [])]
+        yield from (_wrapped(line, width, "dim") for line in remarks)
+        yield Text("")
+    yield from (_wrapped(line, width, "dim") for line in left_out(summary))
 
 
 def _wrapped(line: str, width: int, style: str, indent: str = "  ") -> Text:

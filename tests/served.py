@@ -46,12 +46,14 @@ class Served:
             return response.status, await response.text()
 
     async def post(self, path: str, **fields: Any) -> tuple[int, Any]:
-        async with self.session.post(self.url + path, json=fields) as response:
+        asked = {"model": MODEL, **fields}
+        async with self.session.post(self.url + path, json=asked) as response:
             return response.status, json.loads(await response.read())
 
     async def stream(self, path: str, **fields: Any) -> list[Any]:
         """Return the events of a stream; `[DONE]` as a text."""
-        async with self.session.post(self.url + path, json={**fields, "stream": True}) as response:
+        asked = {"model": MODEL, **fields, "stream": True}
+        async with self.session.post(self.url + path, json=asked) as response:
             assert response.status == 200
             assert response.content_type == "text/event-stream"
             return events(await response.read())

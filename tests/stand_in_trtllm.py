@@ -42,9 +42,10 @@ from trtllm_strict import (
 
 from adapters.embedded.http_api import Api, _Stream, _Whole
 from adapters.embedded.openai_answers import DONE, Answer, event
-from adapters.embedded.openai_requests import Ask, RequestError, ServedModel, parse
+from adapters.embedded.openai_requests import Ask, ServedModel, parse
 from adapters.embedded.prometheus import MetricsPage
 from adapters.embedded.real_time import RealTimeEngine
+from adapters.embedded.request_error import RequestError
 from adapters.embedded.sequence import Sequence
 
 LIFE_S = 120.0  # a test that failed leaves nothing behind for longer

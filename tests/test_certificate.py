@@ -218,6 +218,18 @@ def _send_delay(value_ms: float) -> dict[str, Any]:
     return of(open_loop([value_ms] * 400, ttft_ms=10.0), load=OPEN)
 
 
+def _turn_round(value_ms: float) -> dict[str, Any]:
+    """One slot, answers of 20 ms, each request sent so long after the answer before it."""
+    records = [
+        known_record(
+            i, [(sent + 10, 1), (sent + 20, 4)], scheduled_ms=sent - value_ms, sent_ms=sent
+        )
+        for i in range(60)
+        for sent in [i * (20 + value_ms) + value_ms]
+    ]
+    return of(records, load={**CLOSED, "value": 1})
+
+
 def _rate(short: float) -> dict[str, Any]:
     """Of 101 starts the last comes so late that the rate falls short by the share."""
     delays = [0.0] * 101
@@ -243,6 +255,7 @@ def _in_flight(short: float) -> dict[str, Any]:
 EDGES: dict[str, tuple[Made, float, float | None]] = {
     "load_not_delivered": (_rate, 0.02, 0.10),
     "send_delay": (_send_delay, 1.0, 20.0),
+    "turn_round": (_turn_round, 1.0, 20.0),
     "loop_lag": (_lag, 2.0, 20.0),  # TPOT p50 is 20 ms
     "cpu": (_cpu, 0.80, 0.95),
     "in_flight": (_in_flight, 0.02, 0.10),
@@ -334,9 +347,21 @@ def test_a_sent_burst_of_first_requests_is_not_late() -> None:
     ]
     later = known_record(64, [(250, 1), (300, 4)], scheduled_ms=131.5, sent_ms=200)
 
-    assert of(records, load={**CLOSED, "value": 64})["figures"]["send_delay"]["value"] is None
+    assert of(records, load={**CLOSED, "value": 64})["figures"]["turn_round"]["value"] is None
     found = of([*records, later], load={**CLOSED, "value": 64})
-    assert found["figures"]["send_delay"]["value"] == pytest.approx(68.5)
+    assert found["figures"]["turn_round"]["value"] == pytest.approx(68.5)
+
+
+def test_turning_round_is_held_against_what_a_slot_does() -> None:
+    """8 ms between answers of 1 s are no load that is missed; between answers of 20 ms they are."""
+    long = [
+        known_record(i, [(sent + 50, 1), (sent + 1000, 4)], scheduled_ms=sent - 8, sent_ms=sent)
+        for i in range(40)
+        for sent in [1008.0 * i + 8]
+    ]
+
+    assert verdict(of(long, load={**CLOSED, "value": 1}), "turn_round") == "TRUSTED"
+    assert verdict(_turn_round(8.0), "turn_round") == "DEGRADED"
 
 
 def test_connecting_is_not_the_client_s_delay() -> None:

@@ -178,7 +178,9 @@ def test_an_old_client_gets_its_stream_without_chunks() -> None:
     async def main(served: Served) -> None:
         host, port = served.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        body = b'{"prompt": [1, 2], "max_tokens": 3, "stream": true}'
+        body = json.dumps(
+            {"model": MODEL, "prompt": [1, 2], "max_tokens": 3, "stream": True}
+        ).encode()
         head = f"POST {COMPLETIONS} HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapters.model_folder import context_tokens
+from adapters.model_folder import context_tokens, weights_bytes
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,13 @@ def test_the_longest_context_is_known_where_nothing_stretches_it(
     (tmp_path / "config.json").write_text(json.dumps(config))
 
     assert context_tokens(tmp_path) == longest
+
+
+def test_weights_are_as_large_as_all_their_files(tmp_path: Path) -> None:
+    """Other forms of weights are not looked for, and nothing is no size."""
+    assert weights_bytes(tmp_path) is None
+
+    (tmp_path / "model-1-of-2.safetensors").write_bytes(b"x" * 300)
+    (tmp_path / "model-2-of-2.safetensors").write_bytes(b"x" * 200)
+
+    assert weights_bytes(tmp_path) == 500

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from adapters.embedded.config import Speculation
 from adapters.embedded.core import EngineCore
 from adapters.embedded.openai_answers import DONE, Answer
-from adapters.embedded.openai_requests import Ask, RequestError, ServedModel, parse
+from adapters.embedded.openai_requests import Ask, ServedModel, parse
+from adapters.embedded.request_error import RequestError
 from adapters.embedded.sequence import Sequence
 from adapters.embedded.words import FIRST_WORD_ID, chat_ids, ids_of, text_of
 
@@ -23,7 +25,7 @@ MODEL = ServedModel(name="m", max_model_len=100, vocabulary=5000)
 
 def asked(chat: bool = False, **fields: Any) -> Ask:
     given = {"messages": [{"role": "user", "content": "hi"}]} if chat else {"prompt": [5, 6, 7]}
-    return parse(json.dumps(given | fields).encode(), MODEL, chat=chat)
+    return parse(json.dumps({"model": "m"} | given | fields).encode(), MODEL, chat=chat)
 
 
 def refused(body: bytes, *, chat: bool = False) -> RequestError:
@@ -103,10 +105,11 @@ def test_how_long_an_answer_is_when_nobody_says() -> None:
 
 
 def test_fields_that_mean_nothing_here_are_ignored() -> None:
-    """As vLLM does: sampling, misspelt and unknown fields alike."""
+    """As vLLM does: sampling, misspelt and unknown fields, and what asks for nothing."""
     one = asked(
         model="m", temperature=0.7, seed=3, ignore_eos=True, top_p=1, nonsense={"a": 1}, user=None,
-        stop=["x"], n=1, stream=False, stream_options=None,
+        stop=[], n=1, stream=False, stream_options=None, logprobs=None, echo=False, best_of=1,
+        tools=[], response_format={"type": "text"}, logit_bias={},
     )  # fmt: skip
 
     assert one.prompt_ids.tolist() == [5, 6, 7]
@@ -159,6 +162,11 @@ def test_usage_in_a_stream(
         (b'{"prompt": [1], "max_tokens": 100}', "max_tokens", "for a total of 101 tokens"),
         (b'{"prompt": [1], "stream_options": {}}', "stream_options", "`stream=True`"),
         (b'{"prompt": [1], "stream": true, "stream_options": 4}', "stream_options", "an object"),
+        (
+            b'{"prompt": [1], "stream": true, "stream_options": {"include_usage": 1}}',
+            "stream_options",
+            "include_usage must be true or false",
+        ),
     ],
 )
 def test_bad_completions_are_refused(body: bytes, param: str | None, words: str) -> None:
@@ -180,6 +188,8 @@ def test_bad_completions_are_refused(body: bytes, param: str | None, words: str)
         (["hello"], "an object with a role"),
         ([{"content": "hello"}], "an object with a role"),
         ([{"role": "user", "content": 4}], "a text or a list of texts"),
+        ([{"role": "user"}], "must have a content"),
+        ([{"role": "user", "content": None}], "must have a content"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "only texts are known"),
         ([{"role": "user", "content": ["hello"]}], "only texts are known"),
     ],
@@ -199,6 +209,76 @@ def test_a_prompt_that_fills_the_context_is_too_long() -> None:
     assert "maximum context length is 100 tokens" in str(error)
     assert "contains 100 input tokens" in str(error)
     assert error.param == "input_tokens"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("stop", "x"), ("stop", ["x"]), ("stop_token_ids", [1]), ("logprobs", 0), ("logprobs", 5),
+        ("logprobs", True), ("top_logprobs", 3), ("prompt_logprobs", 0), ("echo", True),
+        ("suffix", "."), ("best_of", 2), ("logit_bias", {"5": 1}), ("use_beam_search", True),
+        ("tools", [{"type": "function"}]), ("functions", [{"name": "f"}]),
+        ("response_format", {"type": "json_object"}), ("guided_json", {"type": "object"}),
+        ("cache_salt", "x"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("chat", [False, True])
+def test_what_cannot_be_honoured_is_refused_by_its_name(
+    name: str, value: Any, *, chat: bool
+) -> None:
+    """Whoever asks for it would take an answer for what was asked."""
+    with pytest.raises(RequestError, match=f"cannot honour `{name}`") as caught:
+        asked(chat=chat, **{name: value})
+
+    assert (caught.value.param, caught.value.status) == (name, 400)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", "hot"), ("temperature", -1), ("temperature", True), ("temperature", [1]),
+        ("top_p", 2), ("stream", "yes"), ("stream", 1), ("ignore_eos", "no"), ("seed", 1.5),
+        ("presence_penalty", 3), ("frequency_penalty", "x"),
+    ],
+)  # fmt: skip
+def test_fields_of_a_wrong_type_are_refused_by_their_name(name: str, value: Any) -> None:
+    """Though they would change nothing here: another server would refuse them too."""
+    with pytest.raises(RequestError, match=f"{name} must be ") as caught:
+        asked(**{name: value})
+
+    assert (caught.value.param, caught.value.status) == (name, 400)
+
+
+def test_a_request_must_name_its_model() -> None:
+    """Absent or null is refused, and told what there is."""
+    for model in ("", '"model": null, '):
+        error = refused(f'{{{model}"prompt": [1]}}'.encode())
+
+        assert (str(error), error.param) == ("model is missing; it is m", "model")
+
+
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=4,
+)
+known_fields = st.sampled_from(
+    [
+        "model", "prompt", "messages", "max_tokens", "temperature", "stream", "stream_options",
+        "n", "logprobs", "stop", "seed", "response_format", "best_of",
+    ]
+)  # fmt: skip
+
+
+@given(value=any_json, name=known_fields, chat=st.booleans())
+def test_whatever_a_field_holds_it_is_taken_or_refused(
+    value: object, name: str, *, chat: bool
+) -> None:
+    """No value of any field is a fault of the server."""
+    fields = {"model": "m", "prompt": "a b", "messages": [{"role": "user", "content": "a"}]}
+    body = json.dumps({**fields, name: value}).encode()
+    with suppress(RequestError):
+        parse(body, MODEL, chat=chat)
 
 
 def test_another_model_is_not_found() -> None:

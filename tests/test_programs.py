@@ -68,9 +68,9 @@ def test_a_program_that_is_not_there_is_named(runtime: Runtime | None, message: 
 
 def test_a_runtime_is_one_thing() -> None:
     """Two places for one program are a mistake, and so is none."""
-    with pytest.raises(ValueError, match="one of path, venv and command"):
+    with pytest.raises(ValueError, match="one of path, venv, command and docker"):
         Runtime(path=Path("a"), venv=Path("b"))
-    with pytest.raises(ValueError, match="one of path, venv and command"):
+    with pytest.raises(ValueError, match="one of path, venv, command and docker"):
         Runtime()
 
 

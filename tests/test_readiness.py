@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from stand_in import SCRIPT, processes_with, settings
 
-from adapters import server
+from adapters import readiness, server
 from adapters.base import EngineError, EngineSettings
-from adapters.launch import free_port
+from adapters.launch import Launched, free_port
 from adapters.readiness import listeners
 from adapters.vllm import VllmAdapter
 from adapters.vllm_flags import serve_words
@@ -85,6 +85,26 @@ def test_another_server_on_the_port_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
     assert f"process {pid} (" in said
     assert f"listens on port {port}, not the engine that was started" in said
+
+
+def test_a_stranger_that_comes_in_between_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It came after the look and before the question: its word is not taken for the engine's."""
+    port = free_port()
+    real, looks = readiness.refuse_strangers, []
+    monkeypatch.setattr(server, "free_port", lambda: port)
+
+    def late(processes: Launched, url: str) -> None:
+        looks.append(url)
+        if len(looks) % 2 == 0:
+            real(processes, url)
+
+    monkeypatch.setattr(readiness, "refuse_strangers", late)
+
+    with decoy(port, "serves=old-model") as pid:
+        said = start_error(settings("start=5"))
+
+    assert f"process {pid} (" in said
+    assert len(looks) == 6  # each of three tries
 
 
 def test_a_server_that_shares_the_port_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

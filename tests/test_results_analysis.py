@@ -82,7 +82,7 @@ def test_a_summary_has_the_agreed_form(tmp_path: Path) -> None:
     assert set(summary) == {
         "schema_version", "name", "simulated", "stand_in", "harness_version", "created", "model", "hardware",
         "seed", "slo", "price_per_gpu_hour", "assumptions", "notes", "margin", "runs", "arms",
-        "effects", "file",
+        "effects", "file", "cache", "history",
     }  # fmt: skip
     assert (summary["schema_version"], summary["simulated"], summary["margin"]) == (1, True, 0.03)
     assert summary["assumptions"] == ["assumed acceptance 0.5"]

@@ -58,7 +58,8 @@ def url_of(process: subprocess.Popen[str]) -> str:
 async def open_streams(url: str, count: int) -> list[asyncio.StreamReader]:
     """Return readers of `count` streams that have begun, over connections that stay open."""
     host, port = url.removeprefix("http://").split(":")
-    body = json.dumps({"prompt": [1, 2, 3], "max_tokens": 2000, "stream": True}).encode()
+    asked = {"model": MODEL, "prompt": [1, 2, 3], "max_tokens": 2000, "stream": True}
+    body = json.dumps(asked).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     readers = []
     for _ in range(count):

@@ -59,7 +59,7 @@ BOT = "{kind: shared-prefix, prefix_tokens: 1, suffix_tokens: 1, output_tokens: 
         (
             "engines",
             "[{engine: embedded, url: x}]",
-            "engines[0].url: this key is not in this version yet",
+            "engines[0]: embedded is started here; leave out url",
         ),
         ("engines", "[embedded, embedded]", "engines[1]: 'embedded' is the label of engines[0]"),
         ("base", "engine-defaults", "base: 'engine-defaults' is not in this version yet"),
@@ -136,8 +136,8 @@ BOT = "{kind: shared-prefix, prefix_tokens: 1, suffix_tokens: 1, output_tokens: 
         ),
         (
             "workloads",
-            "[{kind: multi-turn, turns: 2, history: live}]",
-            "workloads[0].history: 'live' is not in this version yet",
+            "[{kind: multi-turn, turns: 2, history: lively}]",
+            "workloads[0].history: found 'lively'",
         ),
         ("load", "[]", "load: expected at least one entry"),
         ("load", "[{concurrency: 0, requests: 1}]", "load[0].concurrency: must be at least 1"),
@@ -185,7 +185,7 @@ BOT = "{kind: shared-prefix, prefix_tokens: 1, suffix_tokens: 1, output_tokens: 
         ),
         ("blocks", "auto", "blocks: 'auto' is not in this version yet"),
         ("blocks", "0", "blocks: must be at least 1, found 0"),
-        ("cache", "steady", "cache: 'steady' is not in this version yet"),
+        ("cache", "warm", "cache: found 'warm'"),
         ("slo", "{ttft: 100}", "slo.ttft: expected a duration with its unit"),
         ("slo", "{tpot: 0 ms}", "slo.tpot: must be more than 0"),
         ("price_per_gpu_hour", "-1", "price_per_gpu_hour: must be at least 0, found -1"),

@@ -48,6 +48,7 @@ class Conversation:
     conversation_id: str
     turns: tuple[Turn, ...]
     start_ns: int | None = None  # when the trace says that it began, from the first row; else None
+    live: bool = False  # the server's own answers stand in later prompts, not the drawn ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

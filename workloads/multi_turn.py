@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from workloads.base import Drawn, Segment, Turn, WorkloadError
@@ -15,15 +15,19 @@ _RECORDED = (
     "history is recorded: the next prompt holds a drawn answer, not the engine's own, "
     "so all arms send the same prompts; a live chat would find its answers in the cache as well"
 )
+_LIVE = (
+    "history is live: the next prompt holds the engine's own answer, so prompts are as long in all "
+    "arms, but need not be the same"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiTurn:
-    """Chats of `turns` questions, with recorded history.
+    """Chats of `turns` questions, with recorded or live history.
 
     The first prompt is the system prompt, one for all chats and of one length, and a question of
     `first_tokens`; each later one adds the answer before, at its drawn length, and a question of
-    `turn_tokens`.
+    `turn_tokens`. With live history the client puts the server's own answer in place of it.
     """
 
     name: str
@@ -33,6 +37,8 @@ class MultiTurn:
     output_tokens: Lengths
     think_time_ns: int = 0  # between an answer and the next question
     system_tokens: Lengths | None = None
+    # recorded | live. Not in the text of the workload: both draw the same questions.
+    history: str = field(default="recorded", repr=False)
 
     def __post_init__(self) -> None:
         """Refuse numbers of which no chat can be made."""
@@ -57,7 +63,12 @@ class MultiTurn:
             max_model_len=max_model_len,
             reason="context_full",
         )
-        return replace(drawn, notes=(_RECORDED,)) if self.turns > 1 else drawn
+        if self.turns == 1:
+            return drawn
+        if self.history == "recorded":
+            return replace(drawn, notes=(_RECORDED,))
+        chats = tuple(replace(one, live=True) for one in drawn.conversations)
+        return replace(drawn, conversations=chats, notes=(_LIVE,))
 
     def describe(self) -> str:
         """Return what is asked, on one line."""
@@ -66,7 +77,7 @@ class MultiTurn:
         return (
             f"{self.name}: chats of {self.turns} turns, {system}first "
             f"{self.first_tokens.describe()}, then {self.turn_tokens.describe()}"
-            f" → output {self.output_tokens.describe()} tokens{think}, recorded history"
+            f" → output {self.output_tokens.describe()} tokens{think}, {self.history} history"
         )
 
     def _drawn_each_turn(self) -> tuple[Lengths, ...]:

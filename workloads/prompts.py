@@ -67,13 +67,25 @@ def prefix_hit_ceiling(prompts: Iterable[tuple[Segment, ...]], block_tokens: int
     """Return the share of prompt tokens that an unlimited prefix cache would have, from 0 to 1.
 
     Counts what each prompt shares with earlier ones in the order given, in whole blocks of
-    `block_tokens`, without a prompt's last token, which must be computed to have an answer.
-    None when there is no prompt.
+    `block_tokens`. None when there is no prompt.
     """
     order = list(prompts)
+    return hit_share(zip(order, shared_prefix_tokens(order), strict=True), block_tokens)
+
+
+def hit_share(shared: Iterable[tuple[tuple[Segment, ...], int]], block_tokens: int) -> float | None:
+    """Return the share of prompt tokens found by prompts of which so many tokens are cached."""
     total = cached = 0
-    for prompt, shared in zip(order, shared_prefix_tokens(order), strict=True):
-        tokens = sum(segment.tokens for segment in prompt)
-        total += tokens
-        cached += max(0, min(shared, tokens - 1)) // block_tokens * block_tokens
+    for prompt, tokens in shared:
+        length = sum(segment.tokens for segment in prompt)
+        total += length
+        cached += cached_tokens_limit(tokens, length, block_tokens)
     return cached / total if total else None
+
+
+def cached_tokens_limit(shared_tokens: int, prompt_tokens: int, block_tokens: int) -> int:
+    """Return how much of a prompt may be cached, in tokens: whole blocks of what it shares.
+
+    Without its last token, which must be computed to have an answer.
+    """
+    return max(0, min(shared_tokens, prompt_tokens - 1)) // block_tokens * block_tokens

@@ -16,10 +16,12 @@ from aiohttp import HttpVersion11, web
 
 from adapters.base import EngineError
 from adapters.embedded.openai_answers import DONE, Answer, event
-from adapters.embedded.openai_requests import Ask, RequestError, ServedModel, parse
+from adapters.embedded.openai_requests import Ask, ServedModel, parse
+from adapters.embedded.packed_bodies import unpacked
 from adapters.embedded.prometheus import MetricsPage
 from adapters.embedded.reads import Reads
 from adapters.embedded.real_time import Listener, RealTimeEngine, Ticket
+from adapters.embedded.request_error import RequestError
 from adapters.embedded.sequence import Sequence
 
 _OWNER = "harness, simulated"
@@ -121,7 +123,7 @@ class Api:
             refusal = _refusal(error)
         finally:
             self._engine.settle(request.transport)
-        return web.json_response(refusal.body(), status=refusal.status)
+        return web.json_response(refusal.body(), status=refusal.status, headers=refusal.headers)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """Continue a prompt."""
@@ -167,7 +169,7 @@ class Api:
         return web.json_response({"success": True})
 
     async def _complete(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
-        body = await request.read()
+        body = await self._body(request)
         arrived_ns = self.reads.last_ns(request.transport)  # parsing is none of the engine's time
         ask = parse(body, self._model, chat=chat)
         answer = Answer(ask, self._model.name, f"{self._version}-simulated")
@@ -179,6 +181,14 @@ class Api:
         if sequence is None:
             raise _stopped()
         return web.Response(body=answer.body(sequence), content_type="application/json")
+
+    async def _body(self, request: web.Request) -> bytes:
+        """Return what was sent, unpacked. Raises `RequestError` where that is too large or odd."""
+        most_bytes = request.client_max_size
+        if (request.content_length or 0) > most_bytes:
+            raise RequestError(f"the body is larger than {most_bytes} bytes", status=413)
+        coding = request.headers.get("Content-Encoding", "")
+        return unpacked(await request.read(), coding, most_bytes)
 
     async def _stream(
         self, request: web.Request, ask: Ask, answer: Answer, arrived_ns: int
@@ -221,7 +231,13 @@ def _refusal(error: web.HTTPException) -> RequestError:
     """Return what the API says of a route or method that it has not, or of too large a body."""
     unknown = error.status == web.HTTPNotFound.status_code
     kind = "NotFoundError" if unknown else "BadRequestError"
-    return RequestError(error.reason, kind=kind, status=error.status)
+    allowed = error.headers.get("Allow")
+    return RequestError(
+        error.reason,
+        kind=kind,
+        status=error.status,
+        headers=None if allowed is None else {"Allow": allowed},
+    )
 
 
 def _stopped() -> RequestError:

@@ -55,13 +55,16 @@ class Answer:
     def events(self, sequence: Sequence, told_tokens: int) -> bytes:
         """Return the event with the tokens from `told_tokens` on, and what follows the last one."""
         so_far = sequence.generated_tokens
-        text = text_of(sequence.output_ids[told_tokens:so_far].tolist())
+        ids = sequence.output_ids[told_tokens:so_far].tolist()
+        text = text_of(ids)
         ended = sequence.finished_ns is not None
         reason = '"length","stop_reason":null' if ended else "null"
         if self._ask.chat:
             choice = f'"delta":{{"content":"{text}"}},"logprobs":null,"finish_reason":{reason}'
         else:
             choice = f'"text":"{text}","logprobs":null,"finish_reason":{reason}'
+        if self._ask.token_ids:
+            choice += self._told_ids(ids, first=not told_tokens)
         mark = f',"system_fingerprint":"{self._fingerprint}"'
         last = mark if ended and not self._ask.include_usage else ""
         token = f"{self._opening}{choice}}}]{self._running_usage(so_far)}{last}}}\n\n".encode()
@@ -69,13 +72,16 @@ class Answer:
 
     def body(self, sequence: Sequence) -> bytes:
         """Return the whole answer at once."""
-        text = text_of(sequence.output_ids.tolist())
+        ids = sequence.output_ids.tolist()
+        text = text_of(ids)
         choice: dict[str, Any] = {"index": 0}
         if self._ask.chat:
             choice["message"] = {"role": "assistant", "content": text}
         else:
             choice["text"] = text
         choice |= {"logprobs": None, "finish_reason": "length", "stop_reason": None}
+        if self._ask.token_ids:
+            choice |= {"token_ids": ids, "prompt_token_ids": self._ask.prompt_ids.tolist()}
         return _json(
             {
                 **self._head,
@@ -84,6 +90,11 @@ class Answer:
                 "system_fingerprint": self._fingerprint,
             }
         )
+
+    def _told_ids(self, ids: list[int], *, first: bool) -> str:
+        """Return the part of a choice with the event's ids, in the first one the prompt's too."""
+        prompt = f',"prompt_token_ids":{self._ask.prompt_ids.tolist()}' if first else ""
+        return f',"token_ids":{ids}{prompt}'
 
     def _ending(self, sequence: Sequence) -> bytes:
         if not self._ask.include_usage:

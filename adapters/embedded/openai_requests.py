@@ -9,31 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adapters.embedded.request_error import RequestError
+from adapters.embedded.request_fields import check_fields, shown
 from adapters.embedded.words import chat_ids, ids_of
 
 _DEFAULT_COMPLETION_TOKENS = 16  # vLLM's; a chat's answer may fill the context
-
-
-class RequestError(Exception):
-    """A request that is refused: the message, and the rest of the error body of the API."""
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        param: str | None = None,
-        kind: str = "BadRequestError",
-        status: int = 400,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.kind = kind
-        self.param = param
-
-    def body(self) -> dict[str, Any]:
-        """Return the error as the API writes it."""
-        error = {"message": str(self), "type": self.kind, "param": self.param, "code": self.status}
-        return {"error": error}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,29 +35,36 @@ class Ask:
     stream: bool
     include_usage: bool  # at the end of a stream
     continuous_usage: bool  # in every event of a stream too
+    token_ids: bool = False  # those of the prompt and of the answer are told
 
 
 def parse(body: bytes, model: ServedModel, *, chat: bool) -> Ask:
     """Return what `body` asks of `model`. Raises `RequestError`.
 
-    Fields that are not known here are ignored, as vLLM does. Every answer has the length asked
-    for: the engine has no end-of-text token, with or without `ignore_eos`.
+    Fields that are not known here are ignored, as vLLM does; those that are known and cannot be
+    honoured are refused. Every answer has the length asked for: the engine has no end-of-text
+    token, with or without `ignore_eos`.
     """
     fields = _fields(body)
+    check_fields(fields)
     name = fields.get("model")
     if name is not None and name != model.name:
-        message = f"The model `{name}` does not exist."
+        message = f"The model `{name if isinstance(name, str) else shown(name)}` does not exist."
         raise RequestError(message, param="model", kind="NotFoundError", status=404)
     if fields.get("n") not in (None, 1):
         raise RequestError("the embedded engine gives one answer a request: n must be 1", param="n")
     prompt_ids = _chat_prompt(fields, model) if chat else _prompt(fields.get("prompt"), model)
+    output_tokens = _output_tokens(fields, len(prompt_ids), model, chat=chat)
     options = _stream_options(fields)
+    if name is None:
+        raise RequestError(f"model is missing; it is {model.name}", param="model")
     return Ask(
         chat=chat,
         prompt_ids=prompt_ids,
-        output_tokens=_output_tokens(fields, len(prompt_ids), model, chat=chat),
+        output_tokens=output_tokens,
         stream=fields.get("stream") is True,
         include_usage=options.get("include_usage") is True,
+        token_ids=fields.get("return_token_ids") is True,
         continuous_usage=(
             options.get("include_usage") is True and options.get("continuous_usage_stats") is True
         ),
@@ -122,6 +109,8 @@ def _plain_message(message: Any) -> dict[str, str]:
     content = message.get("content")
     if isinstance(content, list):
         content = "\n".join(_plain_part(part) for part in content)
+    if content is None and message["role"] != "assistant":  # which may have called a tool instead
+        raise RequestError("each message must have a content", param="messages")
     if content is not None and not isinstance(content, str):
         raise RequestError("content must be a text or a list of texts", param="messages")
     return {"role": message["role"], "content": content or ""}
@@ -180,4 +169,8 @@ def _stream_options(fields: dict[str, Any]) -> dict[str, Any]:
         raise RequestError(message, param="stream_options")
     if not isinstance(options, dict):
         raise RequestError("stream_options must be an object", param="stream_options")
+    for name in ("include_usage", "continuous_usage_stats"):
+        if not isinstance(options.get(name), bool | None):
+            message = f"stream_options.{name} must be true or false, got {shown(options[name])}"
+            raise RequestError(message, param="stream_options")
     return options

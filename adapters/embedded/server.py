@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import logging
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from adapters.base import EngineError, EngineSettings
 from adapters.embedded.adapter import VERSION, EmbeddedEndpoint, step_time
@@ -85,6 +87,8 @@ async def running_server(
         api.application(_MOST_BODY_BYTES),
         handler_cancellation=True,
         access_log=None,
+        auto_decompress=False,  # what is packed badly is refused as any other request
+        logger=_logger(),
         shutdown_timeout=_STOP_S,
     )
     await runner.setup()
@@ -100,6 +104,18 @@ async def running_server(
                 await stepping
     finally:
         await runner.cleanup()
+
+
+def _logger() -> logging.Logger:
+    """Return where faults of this server are told; bytes that are no HTTP are the client's."""
+    logger = logging.getLogger(__name__)
+    logger.addFilter(_is_ours)
+    return logger
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError | web.RequestPayloadError)
 
 
 def _api(engine: RealTimeEngine, endpoint: EmbeddedEndpoint, settings: EngineSettings) -> Api:

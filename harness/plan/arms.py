@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from adapters.base import EngineAdapter, EngineError, EngineSettings, ToggleValue
+from adapters.base import AS_IT_IS, EngineAdapter, EngineError, EngineSettings, ToggleValue
+from adapters.programs import MissingProgramError
+from adapters.runtime import Runtime
 from harness.plan.planned import Flip, PlannedArm
 from harness.spec import EngineChoice, SweepSpec
 from harness.spec.designs import CONTROLS, Arm, arms_of
@@ -26,14 +28,16 @@ def engine_arms(
     """Return the arms of a sweep on one engine, and notes on a baseline that is not as asked.
 
     An arm that the engine cannot follow or that does not fit has the reason; so has one whose
-    settings are those of an arm before. Raises `EngineError` when the baseline cannot start.
+    settings are those of an arm before. Raises `EngineError` when the baseline cannot start. An
+    engine whose program is not here is planned all the same; its arms say what is missing.
     """
-    asked = _settings(spec, choice, spec.baseline)
-    baseline = _with_implied(adapter, asked)
+    choice, missing = plannable(spec, choice, adapter)
+    asked = settings_of(spec, choice, spec.baseline)
+    baseline = with_implied(adapter, asked)
     _check_baseline(spec, choice, adapter, baseline)
     arms: list[PlannedArm] = []
     for arm in arms_of(spec.design, spec.toggles):
-        settings = _with_implied(adapter, _settings(spec, choice, {**spec.baseline, **arm.values}))
+        settings = with_implied(adapter, settings_of(spec, choice, {**spec.baseline, **arm.values}))
         arms.append(
             PlannedArm(
                 name=arm.name,
@@ -46,16 +50,35 @@ def engine_arms(
                 launch_line=tuple(adapter.launch_line(settings)),
                 gpus=int(settings.toggles["tensor_parallel"].kind),
                 reason=_reason(adapter, settings, arm, arms),
+                missing=missing,
             )
         )
     return arms, list(_baseline_notes(choice, adapter, asked, baseline))
 
 
-def _settings(
+def plannable(
+    spec: SweepSpec, choice: EngineChoice, adapter: EngineAdapter
+) -> tuple[EngineChoice, EngineError | None]:
+    """Return the choice as a plan can take it, and what a run would miss; None: nothing.
+
+    A program that is not on this machine stands as its bare words, and has no version.
+    """
+    try:
+        adapter.version_of(settings_of(spec, choice, spec.baseline))
+    except MissingProgramError as error:
+        missing = _located(spec, choice, error)
+        if choice.runtime is not None and choice.runtime.docker is not None:
+            return replace(choice, runtime=replace(choice.runtime, here=False)), missing
+        return replace(choice, runtime=Runtime(command=error.words, here=False)), missing
+    return choice, None
+
+
+def settings_of(
     spec: SweepSpec, choice: EngineChoice, toggles: Mapping[str, ToggleValue]
 ) -> EngineSettings:
+    """Return what an engine of the sweep is asked to be with these values of all toggles."""
     return EngineSettings(
-        model=spec.model,
+        model=choice.model or spec.model,
         gpu=spec.hardware.gpu,
         gpu_count=spec.hardware.count,
         dtype=spec.dtype,
@@ -68,10 +91,14 @@ def _settings(
         env=choice.env,
         runtime=choice.runtime,
         start_timeout_s=choice.start_timeout_s,
+        trust_remote_code=spec.trust_remote_code,
+        url=choice.url,
+        api_key_env=choice.api_key_env,
     )
 
 
-def _with_implied(adapter: EngineAdapter, settings: EngineSettings) -> EngineSettings:
+def with_implied(adapter: EngineAdapter, settings: EngineSettings) -> EngineSettings:
+    """Return settings with what their values drag along."""
     return replace(settings, toggles={**settings.toggles, **adapter.implied(settings)})
 
 
@@ -81,16 +108,21 @@ def _check_baseline(
     try:
         adapter.check(settings)
     except EngineError as error:
-        place = spec.where(*_places(spec, choice, error.about))
-        unstartable = EngineError(f"{place}{choice.label}: the baseline cannot start: {error}")
-        for note in getattr(error, "__notes__", []):
-            unstartable.add_note(note)
-        raise unstartable from error
+        raise _located(spec, choice, error) from error
+
+
+def _located(spec: SweepSpec, choice: EngineChoice, error: EngineError) -> EngineError:
+    """Return an error of the baseline with the place in the file that may mend it."""
+    place = spec.where(*_places(spec, choice, error.about))
+    located = EngineError(f"{place}{choice.label}: the baseline cannot start: {error}")
+    for note in getattr(error, "__notes__", []):
+        located.add_note(note)
+    return located
 
 
 def _places(spec: SweepSpec, choice: EngineChoice, about: str | None) -> list[Place]:
     """Return where the file may set what an engine refuses, the likeliest first."""
-    engine: Place = ("engines", spec.engines.index(choice))
+    engine: Place = ("engines", [one.label for one in spec.engines].index(choice.label))
     if about is None:
         return [engine, ("engines",)]
     flipped = [place for place in spec.lines if place[0:1] == ("toggles",) and place[-1] == about]
@@ -124,6 +156,8 @@ def _reason(
     except EngineError as error:
         return "; ".join([str(error), *getattr(error, "__notes__", [])])
     reasons = adapter.reasons(settings)
+    if AS_IT_IS in settings.toggles.values():
+        return "; ".join(dict.fromkeys(reasons[toggle] for toggle in arm.values))
     overruled = [
         f"{toggle} is {settings.toggles[toggle].label} all the same"
         + (f": {reasons[toggle]}" if toggle in reasons else "")
@@ -140,6 +174,9 @@ def _baseline_notes(
     choice: EngineChoice, adapter: EngineAdapter, asked: EngineSettings, baseline: EngineSettings
 ) -> Iterator[str]:
     reasons = adapter.reasons(asked)
+    if AS_IT_IS in baseline.toggles.values():
+        yield f"{choice.label}: no toggle is set, and its cache is not emptied: it is not ours"
+        return
     for toggle, value in asked.toggles.items():
         if baseline.toggles[toggle] != value:
             yield (

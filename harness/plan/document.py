@@ -7,6 +7,7 @@ from typing import Any
 from harness import __version__
 from harness.plan.demand import Demand
 from harness.plan.planned import Plan, PlannedArm, labels
+from harness.plan.shared_settings import baseline_settings
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
@@ -24,6 +25,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "seed": spec.seed,
         "design": spec.design,
         "cache": spec.cache,
+        "history": spec.history,
         "blocks": spec.blocks,
         "slo": spec.slo.facts(),
         "max_failed_share": spec.max_failed_share,
@@ -31,6 +33,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "harness_version": __version__,
         "arms": list(dict.fromkeys(arm.name for arm in plan.arms)),
         "engines": [_arm(arm) for arm in plan.arms],
+        "capabilities": [one.facts() for one in plan.capabilities],
+        "baselines": [one.facts() for one in baseline_settings(plan.arms)],
         "workloads": [
             {"name": choice.name, "kind": choice.kind, "description": choice.workload.describe()}
             for choice in spec.workloads
@@ -60,6 +64,7 @@ def _arm(arm: PlannedArm) -> dict[str, Any]:
         "max_batched_tokens": settings.max_batched_tokens,
         "memory_utilization": settings.memory_utilization,
         "reason": arm.reason,
+        "missing": None if arm.missing is None else str(arm.missing),
     }
 
 

@@ -12,12 +12,15 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from adapters.base import EngineAdapter
-from harness.plan.arms import engine_arms
+from adapters.base import AS_IT_IS, EngineAdapter
+from harness.plan.arms import engine_arms, plannable, settings_of
+from harness.plan.capability import Capability, capabilities
 from harness.plan.demand import Demand, check_starts, demand_of
-from harness.plan.estimate import expected
+from harness.plan.estimate import expected, with_what_is_asked_before
 from harness.plan.planned import Plan, PlannedArm, PlannedRun, labels
+from harness.question import steady_seed
 from harness.spec import Load, SweepSpec, WorkloadChoice
+from harness.spec.designs import CONTROL_ARM
 from results.store import FORMAT
 from workloads.base import WorkloadError
 
@@ -40,7 +43,17 @@ def make_plan(spec: SweepSpec, adapters: Mapping[str, EngineAdapter]) -> Plan:
         runs=runs,
         demands=tuple(demands),
         notes=(*spec.notes, *notes),
+        capabilities=tuple(_capabilities(spec, adapters)),
     )
+
+
+def _capabilities(spec: SweepSpec, adapters: Mapping[str, EngineAdapter]) -> Iterator[Capability]:
+    values = {choice.name: choice.values for choice in spec.toggles}
+    for asked in spec.engines:
+        adapter = adapters[asked.engine]
+        choice, _ = plannable(spec, asked, adapter)
+        baseline = settings_of(spec, choice, spec.baseline)
+        yield from capabilities(choice.label, adapter, baseline, values)
 
 
 def _demand(spec: SweepSpec, choice: WorkloadChoice, load: Load) -> Demand:
@@ -48,7 +61,8 @@ def _demand(spec: SweepSpec, choice: WorkloadChoice, load: Load) -> Demand:
     seeds = [_seed(spec, choice, load, block) for block in range(spec.blocks)]
     try:
         demand = demand_of(choice, load, seed=seeds[0], max_model_len=spec.max_model_len)
-        check_starts(demand, seeds)
+        others = [steady_seed(seed, 0) for seed in seeds] if spec.cache == "steady" else []
+        check_starts(demand, [*seeds, *others])
     except WorkloadError as error:
         place = spec.where(("workloads", spec.workloads.index(choice)), ("workloads",))
         located = WorkloadError(f"{place}{error}")
@@ -81,10 +95,10 @@ def _runs(
         for arm in _order(spec, arms, block):
             started = arm.reason is None
             for (choice, load), demand in zip(spec.pairs, demands, strict=True):
-                seed = _seed(spec, choice, load, block)
+                seed = _arm_seed(spec, arm, choice, load, block)
                 simulated = arm.engine_kind == "simulated"
                 yield PlannedRun(
-                    key=_key(arm, block, choice, load, seed),
+                    key=_key(arm, block, choice, load, seed, spec.cache),
                     arm=arm,
                     block=block,
                     group=group if started else None,
@@ -92,8 +106,9 @@ def _runs(
                     workload_kind=choice.kind,
                     load=load,
                     seed=seed,
-                    expected=expected(
-                        adapters[arm.engine], arm.settings, demand, simulated=simulated
+                    expected=with_what_is_asked_before(
+                        expected(adapters[arm.engine], arm.settings, demand, simulated=simulated),
+                        spec.cache,
                     )
                     if started
                     else None,
@@ -116,7 +131,22 @@ def _seed(spec: SweepSpec, choice: WorkloadChoice, load: Load, block: int) -> in
     return _number("draws", spec.seed, choice.identity, load.identity(), block)
 
 
-def _key(arm: PlannedArm, block: int, choice: WorkloadChoice, load: Load, seed: int) -> str:
+def _arm_seed(
+    spec: SweepSpec, arm: PlannedArm, choice: WorkloadChoice, load: Load, block: int
+) -> int:
+    """Return the seed of an arm's run: that of its block, save of a baseline's second time.
+
+    On a server that is not started anew, the first time has left its texts in the prefix cache.
+    """
+    seed = _seed(spec, choice, load, block)
+    if arm.name == CONTROL_ARM and AS_IT_IS in arm.settings.toggles.values():
+        return _number("again", seed)
+    return seed
+
+
+def _key(
+    arm: PlannedArm, block: int, choice: WorkloadChoice, load: Load, seed: int, cache: str
+) -> str:
     """Return the name of a run: a hash of everything that its records depend on."""
     settings = arm.settings
     started_as: dict[str, Any] = {
@@ -134,7 +164,17 @@ def _key(arm: PlannedArm, block: int, choice: WorkloadChoice, load: Load, seed: 
         ],
         "toggles": labels(settings.toggles),
     }
-    return _digest("run", started_as, block, choice.identity, load.identity(), seed, FORMAT)
+    return _digest(
+        "run",
+        started_as,
+        block,
+        choice.identity,
+        load.identity(),
+        seed,
+        cache,
+        choice.history,
+        FORMAT,
+    )
 
 
 def _number(*parts: Any) -> int:

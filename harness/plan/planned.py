@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from adapters.base import EngineSettings, ToggleValue
+from adapters.base import EngineError, EngineSettings, ToggleValue
+from harness.plan.capability import Capability
 from harness.plan.demand import Demand
 from harness.plan.estimate import Expected
 from harness.spec import AnyWorkload, Load, SweepSpec
@@ -39,6 +40,7 @@ class PlannedArm:
     launch_line: tuple[str, ...]
     gpus: int  # GPUs that one engine takes
     reason: str | None = None  # why it cannot run; None: it can
+    missing: EngineError | None = None  # that its program is not on this machine, which a run needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,7 @@ class Plan:
     runs: tuple[PlannedRun, ...]
     demands: tuple[Demand, ...]  # one for each workload under each load
     notes: tuple[str, ...]
+    capabilities: tuple[Capability, ...] = ()  # every engine × toggle × value
 
     @property
     def planned(self) -> tuple[PlannedRun, ...]:
@@ -103,6 +106,12 @@ class Plan:
     def starts(self) -> int:
         """Return how many servers will be started."""
         return len({run.group for run in self.planned})
+
+    def check_programs(self) -> None:
+        """Raise `EngineError` for an engine that is to run and whose program is not here."""
+        for run in self.planned:
+            if run.arm.missing is not None:
+                raise run.arm.missing
 
     @property
     def expected(self) -> Expected | None:

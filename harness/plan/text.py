@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from rich import box
-from rich.console import Console, JustifyMethod
+from rich.console import Console
 from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
+from harness.plan.capability_text import (
+    NOT_SHARED,
+    READING,
+    capability_table,
+    settings_table,
+)
 from harness.plan.demand import Demand
+from harness.plan.launch_text import launch_difference, launch_lines
+from harness.plan.plain_table import Heads, plain_table
 from harness.plan.planned import Plan, PlannedArm, labels
+from harness.plan.shared_settings import baseline_settings
 from results.units import count
 
 WIDTH = 100
@@ -38,7 +46,18 @@ def print_plan(plan: Plan, console: Console) -> None:
         arms = [arm for arm in plan.arms if arm.label == label]
         say(["", f"{label} starts {count(len(_running(arms)), 'arm')} in each block:"])
         table(_arm_table(arms))
-        say([f"  baseline: {' '.join(arms[0].launch_line)}"], style="dim")
+        command, *options = launch_lines(arms[0].launch_line)
+        say([f"  baseline: {command}", *(f"    {line}" for line in options)], style="dim")
+        say(_missing(arms[0]), style="yellow")
+    say(["", "What each engine can follow, all else as in the baseline:"])
+    matrix, footnotes = capability_table(plan.capabilities)
+    table(matrix)
+    say([READING, *footnotes], style="dim")
+    if len(plan.spec.engines) > 1:
+        say(["", "What the baselines are started with:"])
+        settings = baseline_settings(plan.arms)
+        table(settings_table(settings))
+        say([NOT_SHARED] if any(not one.shared for one in settings) else [], style="dim")
     say(["", "Each start is asked, in this order:"])
     say(f"  {choice.workload.describe()}" for choice in plan.spec.workloads)
     table(_demand_table(plan.demands))
@@ -83,26 +102,21 @@ def _running(arms: Iterable[PlannedArm]) -> list[PlannedArm]:
     return [arm for arm in arms if arm.reason is None]
 
 
-def _table(heads: Sequence[tuple[str, JustifyMethod]], rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table without the columns in which nothing stands."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    kept = [i for i in range(len(heads)) if any(row[i] for row in rows)]
-    for i in kept:
-        table.add_column(heads[i][0], justify=heads[i][1], overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(row[i]) for i in kept))
-    return table
+def _missing(arm: PlannedArm) -> Iterator[str]:
+    if arm.missing is not None:
+        why = str(arm.missing).partition("cannot start: ")[2]
+        yield f"  not found on this machine: {why}; its version is unknown, and a run needs it"
 
 
 def _arm_table(arms: list[PlannedArm]) -> Table:
-    heads: list[tuple[str, JustifyMethod]] = [
+    heads: Heads = [
         ("arm", "left"),
         ("in the baseline", "left"),
         ("drags along", "left"),
         ("GPUs", "right"),
         ("launch line differs in", "left"),
     ]
-    return _table(heads, [_arm_row(arm, arms[0]) for arm in arms])
+    return plain_table(heads, [_arm_row(arm, arms[0]) for arm in arms])
 
 
 def _arm_row(arm: PlannedArm, baseline: PlannedArm) -> tuple[str, ...]:
@@ -119,15 +133,10 @@ def _arm_row(arm: PlannedArm, baseline: PlannedArm) -> tuple[str, ...]:
 
 
 def _launch_difference(arm: PlannedArm, baseline: PlannedArm) -> str:
-    """Return the words of a launch line that the baseline's lacks, and the other way round."""
+    """Return how a launch line differs, but for words that only repeat the flip."""
     known = {_pairs({name: label}) for name, label in labels(arm.settings.toggles).items()}
     known |= {_pairs({name: label}) for name, label in labels(baseline.settings.toggles).items()}
-    added = [word for word in arm.launch_line if word not in baseline.launch_line]
-    left_out = [word for word in baseline.launch_line if word not in arm.launch_line]
-    told = [word for word in added if word not in known]
-    if not added:
-        told = [f"without {word}" for word in left_out if word not in known]
-    return " ".join(told)
+    return launch_difference(arm.launch_line, baseline.launch_line, known)
 
 
 def _pairs(values: dict[str, str]) -> str:
@@ -135,7 +144,7 @@ def _pairs(values: dict[str, str]) -> str:
 
 
 def _demand_table(demands: tuple[Demand, ...]) -> Table:
-    heads: list[tuple[str, JustifyMethod]] = [
+    heads: Heads = [
         ("workload", "left"),
         ("load", "left"),
         ("requests", "right"),
@@ -144,7 +153,7 @@ def _demand_table(demands: tuple[Demand, ...]) -> Table:
         ("begun\nbefore", "right"),
         ("P99\nrests on", "right"),
     ]
-    return _table(heads, [_demand_row(demand) for demand in demands])
+    return plain_table(heads, [_demand_row(demand) for demand in demands])
 
 
 def _demand_row(demand: Demand) -> tuple[str, ...]:

@@ -18,7 +18,6 @@ from harness.spec.field_models import (
     UniformLengths,
 )
 from harness.spec.models import (
-    LATER_ENGINE_KEYS,
     Base,
     ClosedForm,
     Engine,
@@ -144,5 +143,4 @@ def _unknown(loc: tuple[str | int, ...], at: Place) -> tuple[str, list[str]]:
     """Return an unknown key and the keys that there are where it stands."""
     around = [part for part in (*at, *loc[:-1]) if part in _FORMS]
     form = _FORMS[around[-1]] if around else Sweep
-    known = [key for key in form.model_fields if form is not Engine or key not in LATER_ENGINE_KEYS]
-    return str(loc[-1]), [*known, *(TOGGLES if form is Base else ())]
+    return str(loc[-1]), [*form.model_fields, *(TOGGLES if form is Base else ())]

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import (
     BaseModel,
@@ -46,10 +46,6 @@ def not_yet(value: object) -> str:
     return f"{shown(value)} is not in this version yet"
 
 
-def _refuse_later(_: object) -> None:
-    raise ValueError("this key is not in this version yet; leave it out")
-
-
 def listed(value: object) -> object:
     """Return a single entry as a list of one, so that one workload needs no list."""
     return value if isinstance(value, list) or value is None else [value]
@@ -79,7 +75,6 @@ SomeTime = Annotated[int, BeforeValidator(duration_ns), Field(gt=0)]
 Share = Annotated[float, BeforeValidator(share)]
 PositiveShare = Annotated[float, BeforeValidator(positive_share)]
 File = Annotated[Path, BeforeValidator(_existing_file)]
-NotYet = Annotated[Any, BeforeValidator(_refuse_later)]
 
 
 class Form(BaseModel):

@@ -56,6 +56,11 @@ class WorkloadChoice:
         """The name that results store."""
         return self.workload.name
 
+    @property
+    def history(self) -> str:
+        """Return what stands in later prompts: recorded answers, or live the server's own."""
+        return self.workload.history if isinstance(self.workload, MultiTurn) else "recorded"
+
     def under(self, load: Load) -> AnyWorkload:
         """Return the workload as `load` asks for it: with its answers' length, or its limit.
 
@@ -82,6 +87,7 @@ class Asked:
 def read_asked(forms: Sweep | Lists, problems: list[Problem]) -> Asked:
     """Return what the file asks; what is wrong is added to `problems`."""
     _check_names(forms, problems)
+    _check_histories(forms, problems)
     built_workloads = [_workload(i, form, problems) for i, form in enumerate(forms.workloads)]
     built_loads = [_load(i, form, problems) for i, form in enumerate(forms.load)]
     workloads = tuple(choice for choice in built_workloads if choice is not None)
@@ -109,6 +115,20 @@ def _check_names(forms: Sweep | Lists, problems: list[Problem]) -> None:
             if first < index:
                 message = f"'{name}' is the {key} of {section}[{first}] too; give each its own"
                 problems.append(Problem((section, index), message))
+
+
+def _check_histories(forms: Sweep | Lists, problems: list[Problem]) -> None:
+    """Refuse chats of both histories in one sweep: its figures would be of two kinds."""
+    chats = {
+        index: form.history
+        for index, form in enumerate(forms.workloads)
+        if isinstance(form, MultiTurnForm)
+    }
+    first = next(iter(chats), None)
+    for index, history in chats.items():
+        if first is not None and history != chats[first]:
+            message = f"{history}, but workloads[{first}] has {chats[first]}; a sweep has one"
+            problems.append(Problem(("workloads", index, "history"), message))
 
 
 def _workload(index: int, form: WorkloadForm, problems: list[Problem]) -> WorkloadChoice | None:
@@ -150,6 +170,7 @@ def _multi_turn(form: MultiTurnForm, lengths: Mapping[str, Lengths]) -> MultiTur
         output_tokens=lengths["output_tokens"],
         think_time_ns=form.think_time,
         system_tokens=lengths.get("system_tokens"),
+        history=form.history,
     )
 
 

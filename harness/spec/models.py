@@ -28,7 +28,6 @@ from harness.spec.field_models import (
     Form,
     LengthsForm,
     Name,
-    NotYet,
     PositiveShare,
     Share,
     SomeTime,
@@ -43,6 +42,8 @@ from workloads.trace_formats import FORMATS, NANOSECONDS
 
 LISTS = ("engines", "workloads", "load")  # the sections of `Lists`
 LATER_ENGINES = ("sglang", "tensorrt-llm", "url")
+ATTACHED = "url"  # the engine that is a server which runs already
+DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 
 
 class SharedPrefixForm(Form):
@@ -67,9 +68,9 @@ class MultiTurnForm(Form):
     output_tokens: LengthsForm
     system_tokens: LengthsForm | None = None
     think_time: Duration = 0
-    history: Annotated[Literal["recorded"], BeforeValidator(one_of(("recorded",), ("live",)))] = (
-        "recorded"
-    )
+    history: Annotated[
+        Literal["recorded", "live"], BeforeValidator(one_of(("recorded", "live")))
+    ] = "recorded"
 
 
 class TraceForm(Form):
@@ -193,9 +194,6 @@ AnyLoad = Annotated[
 ]
 
 
-LATER_ENGINE_KEYS = ("url", "model")
-
-
 def _known_engine(name: str, info: ValidationInfo) -> str:
     engines: tuple[str, ...] = (info.context or {})["engines"]
     one_of(engines, tuple(name for name in LATER_ENGINES if name not in engines))(name)
@@ -203,20 +201,27 @@ def _known_engine(name: str, info: ValidationInfo) -> str:
 
 
 class RuntimeForm(Form):
-    """Where the engine's program is: one of `path`, `venv`, `command`."""
+    """Where the engine's program is: exactly one of these."""
 
     path: Text | None = None
     venv: Text | None = None
     command: Annotated[tuple[Text, ...], Field(min_length=1, strict=False)] | None = None
-    docker: NotYet = None
+    version: Annotated[str, Field(pattern=r"^[0-9][A-Za-z0-9.]*$", max_length=40)] | None = None
+    docker: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")] | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        given = [name for name in ("path", "venv", "command") if getattr(self, name) is not None]
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
             found = " and ".join(given) or "none of them"
-            raise ValueError(f"expected one of path, venv and command; found {found}")
+            names = "path, venv, command, version and docker"
+            raise ValueError(f"expected one of {names}; found {found}")
         return self
+
+
+def _key_variable(value: object) -> object:
+    """Return the usual variable for `on`, so that its name need not be looked up."""
+    return DEFAULT_KEY_VARIABLE if value in (True, "on") else value
 
 
 class Engine(Form):
@@ -228,8 +233,26 @@ class Engine(Form):
     extra_args: Annotated[tuple[Text, ...], Field(strict=False)] | None = None
     env: dict[str, Text] | None = None
     start_timeout: SomeTime | None = None
-    url: NotYet = None
-    model: NotYet = None
+    url: Text | None = None
+    model: Text | None = None
+    api_key_env: Annotated[
+        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None,
+        BeforeValidator(_key_variable),
+    ] = None
+
+    @model_validator(mode="after")
+    def _attached_or_started(self) -> Self:
+        attached = self.engine == ATTACHED
+        if attached and self.url is None:
+            raise ValueError("the key 'url' is missing: where the server is, which runs already")
+        of_others = (
+            ("runtime", "extra_args", "env") if attached else ("url", "model", "api_key_env")
+        )
+        given = [name for name in of_others if getattr(self, name) is not None]
+        if given:
+            why = "is started by somebody else" if attached else "is started here"
+            raise ValueError(f"{self.engine} {why}; leave out {' and '.join(given)}")
+        return self
 
 
 def _engine_mapping(value: object) -> object:
@@ -251,6 +274,7 @@ class Base(Form):
     max_num_seqs: Count = 256
     max_batched_tokens: Tokens = 512
     memory_utilization: PositiveShare = 0.9
+    trust_remote_code: bool = False
 
 
 def _base_mapping(value: object) -> object:
@@ -332,7 +356,10 @@ class Sweep(Form):
     ] = "one-at-a-time"
     workloads: WorkloadList
     load: LoadList
-    cache: Annotated[str, BeforeValidator(one_of(("cold",), ("primed", "steady")))] = "cold"
+    cache: Annotated[
+        Literal["cold", "primed", "steady"],
+        BeforeValidator(one_of(("cold", "primed", "steady"))),
+    ] = "cold"
     blocks: Annotated[int, BeforeValidator(_blocks), Field(ge=1, le=1000)] = 3
     workers: Annotated[int | None, BeforeValidator(_workers), Field(ge=1, le=256)] = None
     request_timeout: SomeTime = 1_800_000_000_000

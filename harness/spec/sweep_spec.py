@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from adapters.base import ToggleValue
+from adapters.environments import environment_folder
 from adapters.runtime import Runtime
 from harness.spec.designs import design_fault
 from harness.spec.errors import validated
 from harness.spec.field_models import MOST_LETTERS
 from harness.spec.lists import Asked, WorkloadChoice, read_asked
 from harness.spec.load import Load
-from harness.spec.models import LISTS, Engine, Lists, RuntimeForm, Sweep
+from harness.spec.models import ATTACHED, LISTS, Engine, Lists, RuntimeForm, Sweep
 from harness.spec.problems import Place, Problem, line_of, spec_error, written
 from harness.spec.toggles import (
     ToggleChoice,
@@ -28,6 +29,7 @@ from harness.spec.toggles import (
 from harness.spec.yaml_source import Source, read_source
 
 _START_TIMEOUT_NS = 900 * 10**9  # a large model loads for minutes
+_ATTACH_TIMEOUT_NS = 30 * 10**9  # one that runs already answers, or does not
 Design = Literal["one-at-a-time", "leave-one-out", "pairs", "full"]
 
 
@@ -49,6 +51,9 @@ class EngineChoice:
     extra_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     start_timeout_s: float = _START_TIMEOUT_NS / 1e9
+    url: str | None = None  # of a server that runs already, the only one that has the next two
+    model: str | None = None  # what requests call it; None: as the sweep does
+    api_key_env: str | None = None  # the variable that holds its key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +84,14 @@ class SweepSpec:
     max_num_seqs: int
     max_batched_tokens: int
     memory_utilization: float
+    trust_remote_code: bool  # whether code that comes with the model may run
     baseline: Mapping[str, ToggleValue]  # every toggle
     toggles: tuple[ToggleChoice, ...]
     design: Design
     workloads: tuple[WorkloadChoice, ...]
     loads: tuple[Load, ...]
     pairs: tuple[tuple[WorkloadChoice, Load], ...]  # which load goes with which workload
-    cache: str
+    cache: str  # cold | primed | steady
     blocks: int
     workers: int | None  # load generator processes; None: as many as the load needs
     request_timeout_s: float  # until a request's answer must have ended
@@ -95,6 +101,11 @@ class SweepSpec:
     seed: int
     notes: tuple[str, ...]  # what the file asked for and does not get, with the reason
     lines: Mapping[Place, int]  # where each value of the file stands
+
+    @property
+    def history(self) -> str:
+        """Return whose answers stand in the chats' later prompts: recorded | live."""
+        return "live" if any(choice.history == "live" for choice in self.workloads) else "recorded"
 
     def where(self, *places: Place) -> str:
         """Return file, line and name of the first of `places` that the file has, for an error."""
@@ -145,18 +156,22 @@ def _name_of(path: Path) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("._-")[:MOST_LETTERS] or "sweep"
 
 
-def _engine_choice(form: Engine, folder: Path) -> EngineChoice:
+def _engine_choice(form: Engine, folder: Path, *, cpu: bool) -> EngineChoice:
+    usual_ns = _ATTACH_TIMEOUT_NS if form.engine == ATTACHED else _START_TIMEOUT_NS
     return EngineChoice(
         engine=form.engine,
         label=form.label or form.engine,
-        runtime=None if form.runtime is None else _runtime(form.runtime, folder),
+        runtime=None if form.runtime is None else _runtime(form, form.runtime, folder, cpu=cpu),
         extra_args=form.extra_args or (),
         env=form.env or {},
-        start_timeout_s=(form.start_timeout or _START_TIMEOUT_NS) / 1e9,
+        start_timeout_s=(form.start_timeout or usual_ns) / 1e9,
+        url=form.url,
+        model=form.model,
+        api_key_env=form.api_key_env,
     )
 
 
-def _runtime(form: RuntimeForm, folder: Path) -> Runtime:
+def _runtime(engine: Engine, form: RuntimeForm, folder: Path, *, cpu: bool) -> Runtime:
     """Return where the program is; a path is looked for beside the sweep file first."""
 
     def found(text: str | None) -> Path | None:
@@ -165,7 +180,14 @@ def _runtime(form: RuntimeForm, folder: Path) -> Runtime:
         beside = folder / Path(text).expanduser()
         return (beside if beside.exists() else Path(text).expanduser()).absolute()
 
-    return Runtime(path=found(form.path), venv=found(form.venv), command=form.command or ())
+    if form.version is not None:
+        return Runtime(venv=environment_folder(engine.engine, form.version, cpu=cpu))
+    return Runtime(
+        path=found(form.path),
+        venv=found(form.venv),
+        command=form.command or (),
+        docker=form.docker,
+    )
 
 
 def _spec(source: Source, form: Sweep, toggles: Toggles, asked: Asked) -> SweepSpec:
@@ -175,12 +197,16 @@ def _spec(source: Source, form: Sweep, toggles: Toggles, asked: Asked) -> SweepS
         name=form.name or _name_of(source.path),
         model=form.model,
         hardware=hardware,
-        engines=tuple(_engine_choice(choice, source.path.parent) for choice in form.engines),
+        engines=tuple(
+            _engine_choice(choice, source.path.parent, cpu=hardware.gpu.lower() == "cpu")
+            for choice in form.engines
+        ),
         dtype=base.dtype,
         max_model_len=base.max_model_len,
         max_num_seqs=base.max_num_seqs,
         max_batched_tokens=base.max_batched_tokens,
         memory_utilization=base.memory_utilization,
+        trust_remote_code=base.trust_remote_code,
         baseline=baseline_of(toggles, hardware.count),
         toggles=toggles.choices,
         design=form.design,

@@ -11,6 +11,7 @@ import pandas as pd
 from results.figures import planned_figures
 from results.plots.canvas import save, style
 from results.plots.effects import effects_figure
+from results.plots.engines import engines_figure
 from results.plots.latency import latency_figure
 from results.plots.throughput import throughput_figure
 
@@ -27,7 +28,9 @@ def draw_all(
     paths: list[Path] = []
     with style():
         for planned in planned_figures(summary):
-            if planned.kind == "effects":
+            if planned.kind == "engines":
+                figure = engines_figure(summary, planned)
+            elif planned.kind == "effects":
                 figure = effects_figure(summary, planned)
             elif planned.kind == "throughput":
                 figure = throughput_figure(summary, planned)

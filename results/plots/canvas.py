@@ -91,7 +91,7 @@ def new_figure(summary: Row, planned: PlannedFigure, height_in: float) -> Figure
     room = 0.86 * WIDTH_IN * DPI / extent(title).width
     title.set_fontsize(min(10.0, 10.0 * room))
     ran = f"{summary['model']} · {hardware_title(summary)} · "
-    ran += engines(summary)[planned.label]
+    ran += engines(summary)[planned.label] if planned.label else "baselines of the engines"
     figure.text(0.015, top - 0.23 / height_in, ran, color=FAINT, va="top")
     caption = "\n".join(_caption_lines(planned))
     figure.text(0.015, 0.08 / height_in, caption, color=FAINT, fontsize=6.5, va="bottom")

@@ -1,8 +1,8 @@
 """`sglang-cpu FLAGS…`: SGLang's own server, told that this processor has Intel AMX.
 
-Without AMX SGLang takes attention (`torch_native`) that cannot verify drafts. Told that it is there,
-it keeps `intel_amx`, whose two operations come from `sgl_kernel.attention`: plain torch, of this
-project. Only while the arguments are resolved it is told so: everything else runs as without AMX.
+Without AMX SGLang takes attention (`torch_native`) that cannot verify drafts. Told that it is
+there, it keeps `intel_amx`, whose two operations come from `sgl_kernel.attention`: plain torch, and
+not SGLang's. It is told so only while it resolves its arguments: all else runs as without AMX.
 """  # noqa: INP001  a script, not a package
 
 from __future__ import annotations

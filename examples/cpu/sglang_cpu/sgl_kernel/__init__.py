@@ -14,11 +14,11 @@ from collections.abc import Iterator
 
 import torch
 
-from sgl_kernel import attention as attention  # registers its two operations
-from sgl_kernel.speculative import build_tree_kernel_efficient_cpu as build_tree_kernel_efficient_cpu
-from sgl_kernel.speculative import verify_tree_greedy_cpu as verify_tree_greedy_cpu
+from sgl_kernel import attention  # registers its two operations
+from sgl_kernel.speculative import build_tree_kernel_efficient_cpu, verify_tree_greedy_cpu
 
 __version__ = "0.4.10+cpu.stand.in"
+__all__ = ["attention", "build_tree_kernel_efficient_cpu", "verify_tree_greedy_cpu"]
 
 
 def _spans(
@@ -58,7 +58,7 @@ def assign_extend_cache_locs_cpu(
         slots[packed] = table[row, positions].to(slots.dtype)
 
 
-def assign_draft_cache_locs_contiguous_cpu(
+def assign_draft_cache_locs_contiguous_cpu(  # noqa: PLR0913, PLR0917  SGLang's signature
     rows: torch.Tensor,
     table: torch.Tensor,
     lengths: torch.Tensor,

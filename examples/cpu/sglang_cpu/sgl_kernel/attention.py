@@ -7,8 +7,6 @@ names that SGLang looks for; it calls them with positions only. What a small mod
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -31,12 +29,12 @@ def _attend(
     return found[0].transpose(0, 1)
 
 
-def _refuse(*, window: int, cap: float, scales: tuple[float, float], others: tuple[Any, ...]) -> None:
-    if window > 0 or cap > 0 or scales != (1.0, 1.0) or any(others):
+def _refuse(*, window: int, cap: float, scales: tuple[float, float], others: bool) -> None:
+    if others or window > 0 or cap > 0 or scales != (1.0, 1.0):
         raise NotImplementedError("the stand-in for attention is plain and causal only")
 
 
-def extend_attention_cpu(  # noqa: PLR0913  SGLang's signature
+def extend_attention_cpu(  # noqa: PLR0913, PLR0917  SGLang's signature
     queries: torch.Tensor,
     new_keys: torch.Tensor,  # noqa: ARG001  written into the cache already
     new_values: torch.Tensor,  # noqa: ARG001
@@ -53,19 +51,17 @@ def extend_attention_cpu(  # noqa: PLR0913  SGLang's signature
     longest: int,  # noqa: ARG001
     scale: float,
     cap: float,
-    crosses: bool,  # noqa: FBT001
+    crosses: bool,
     window: int,
     encoder_lengths: torch.Tensor | None,
     sinks: torch.Tensor | None,
     tree: torch.Tensor | None = None,
-    causal: bool = True,  # noqa: FBT001, FBT002
+    causal: bool = True,
 ) -> None:
-    """Attend from new tokens to all before them; from drafts, to those that `tree` lets them see."""
-    others = (crosses, encoder_lengths is not None, sinks is not None, not causal)
+    """Attend from new tokens to all before them; from drafts, to those that `tree` shows them."""
+    others = crosses or encoder_lengths is not None or sinks is not None or not causal
     _refuse(window=window, cap=cap, scales=(key_scale, value_scale), others=others)
-    requests = zip(
-        *(each.tolist() for each in (rows, lengths, new_lengths, starts)), strict=True
-    )
+    requests = zip(*(each.tolist() for each in (rows, lengths, new_lengths, starts)), strict=True)
     for request, (row, length, new, start) in enumerate(requests):
         slots = table[row, :length].long()
         allowed = torch.ones((new, length), dtype=torch.bool).tril(length - new)
@@ -77,7 +73,7 @@ def extend_attention_cpu(  # noqa: PLR0913  SGLang's signature
         out[span] = found.to(out.dtype)
 
 
-def decode_attention_cpu(  # noqa: PLR0913
+def decode_attention_cpu(  # noqa: PLR0913, PLR0917
     queries: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
@@ -93,13 +89,13 @@ def decode_attention_cpu(  # noqa: PLR0913
     lengths: torch.Tensor,
     scale: float,
     cap: float,
-    crosses: bool,  # noqa: FBT001
+    crosses: bool,
     window: int,
     encoder_lengths: torch.Tensor | None,
     sinks: torch.Tensor | None,
 ) -> None:
     """Write each request's new token into the cache, and attend from it to all there is."""
-    others = (crosses, encoder_lengths is not None, sinks is not None)
+    others = crosses or encoder_lengths is not None or sinks is not None
     _refuse(window=window, cap=cap, scales=(key_scale, value_scale), others=others)
     if new_keys is not None and new_values is not None:
         keys[new_slots] = new_keys.reshape(-1, *keys.shape[1:]).to(keys.dtype)

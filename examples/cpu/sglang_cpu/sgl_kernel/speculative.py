@@ -11,7 +11,7 @@ import torch
 _OWN_MASK = 1  # the mode of masks that tell of drafts only, the one that SGLang uses on a CPU
 
 
-def build_tree_kernel_efficient_cpu(  # noqa: PLR0913  SGLang's signature
+def build_tree_kernel_efficient_cpu(  # noqa: PLR0913, PLR0917  SGLang's signature
     parents: torch.Tensor,  # noqa: ARG001  of a chain each draft's is the one before it
     selected: torch.Tensor,  # noqa: ARG001
     lengths: torch.Tensor,
@@ -36,7 +36,7 @@ def build_tree_kernel_efficient_cpu(  # noqa: PLR0913  SGLang's signature
     following.view(requests, nodes)[:] = -1
 
 
-def reconstruct_indices_from_tree_mask(  # noqa: PLR0913
+def reconstruct_indices_from_tree_mask(  # noqa: PLR0913, PLR0917
     mask: torch.Tensor,
     lengths: torch.Tensor,
     positions: torch.Tensor,
@@ -63,7 +63,7 @@ def _lowest(chosen: torch.Tensor) -> torch.Tensor:
     return torch.where(chosen.any(-1), chosen.int().argmax(-1), -1)
 
 
-def verify_tree_greedy_cpu(  # noqa: PLR0913
+def verify_tree_greedy_cpu(  # noqa: PLR0913, PLR0917
     predicts: torch.Tensor,
     accept_index: torch.Tensor,
     accept_token_num: torch.Tensor,

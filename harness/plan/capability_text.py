@@ -1,0 +1,77 @@
+"""The capability matrix for people: toggles against engines, each reason once, below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.table import Table
+
+from harness.plan.capability import Capability
+from harness.plan.plain_table import Heads, plain_table
+from harness.plan.shared_settings import Setting
+
+READING = (
+    "  a value without a number is offered; (always): the engine has no other; a number: see below"
+)
+NOT_SHARED = "  ≠ before a setting: the engines do not share it"
+
+
+def capability_table(found: Sequence[Capability]) -> tuple[Table, list[str]]:
+    """Return the table of toggles × engines, and the footnotes that its numbers stand for."""
+    engines = list(dict.fromkeys(one.label for one in found))
+    notes: dict[tuple[str, str, str], list[str]] = {}
+    cells: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        note = _note(one)
+        mark = ""
+        if note:
+            notes.setdefault((one.label, one.toggle, note), []).append(_short(one, found))
+            mark = f"[{list(notes).index((one.label, one.toggle, note)) + 1}]"
+        always = " (always)" if one.status == "always" else ""
+        cells.setdefault((one.toggle, one.label), []).append(_short(one, found) + mark + always)
+    heads: Heads = [("toggle", "left"), *((name, "left") for name in engines)]
+    rows = [
+        (toggle, *(", ".join(cells.get((toggle, name), ())) for name in engines))
+        for toggle in dict.fromkeys(one.toggle for one in found)
+    ]
+    return plain_table(heads, rows), list(_footnotes(notes))
+
+
+def settings_table(found: Sequence[Setting]) -> Table:
+    """Return the baselines' settings side by side, those marked that differ."""
+    engines = list(found[0].values)
+    heads: Heads = [("", "left"), ("baseline", "left"), *((name, "left") for name in engines)]
+    rows = [
+        (
+            "" if one.shared else "≠",
+            one.name,
+            *(one.values[name] or "–" for name in engines),
+        )
+        for one in found
+    ]
+    return plain_table(heads, rows)
+
+
+def _note(one: Capability) -> str:
+    dragged = ", ".join(f"{name} {value}" for name, value in one.drags.items())
+    reason = one.reason or (f"drags along {dragged}" if dragged else "")
+    if one.status == "implied":
+        return f"implied: {reason}"
+    return reason
+
+
+def _footnotes(notes: dict[tuple[str, str, str], list[str]]) -> Iterable[str]:
+    for number, ((label, toggle, note), values) in enumerate(notes.items(), 1):
+        yield f"  [{number}] {label}, {toggle} {', '.join(values)}: {note}"
+
+
+def _short(one: Capability, found: Sequence[Capability]) -> str:
+    """Return a value without its options, where that still tells it from the others."""
+    kind = one.value.partition("(")[0]
+    alike = [
+        other
+        for other in found
+        if (other.label, other.toggle, other.value.partition("(")[0])
+        == (one.label, one.toggle, kind)
+    ]
+    return kind if len(alike) == 1 else one.value

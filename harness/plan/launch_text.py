@@ -1,0 +1,47 @@
+"""What a launch line says, for people: a command, the lines of its options file, differences."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Sequence
+
+_FLAG = re.compile(r"--?[A-Za-z]")  # -1 is a value
+_FILE = "# "  # the word after which a launch line holds the lines of an options file
+
+
+def launch_lines(line: Sequence[str]) -> list[str]:
+    """Return the command as a shell takes it, then the lines of its options file as they stand."""
+    end = _command_end(line)
+    return [shlex.join(line[:end]), *line[end:]]
+
+
+def launch_difference(line: Sequence[str], baseline: Sequence[str], known: Collection[str]) -> str:
+    """Return what a launch line has and the baseline's lacks; if nothing, what it leaves out.
+
+    A flag and its values are compared as one. What is `known` already is not told again.
+    """
+    own, base = _units(line), _units(baseline)
+    added = [unit for unit in own if unit not in base]
+    told = [unit.strip() for unit in added if unit not in known]
+    if not added:
+        left_out = (unit for unit in base if unit not in own)
+        told = [f"without {unit.strip()}" for unit in left_out if unit not in known]
+    return " ".join(told)
+
+
+def _command_end(line: Sequence[str]) -> int:
+    return next((i for i, word in enumerate(line) if word.startswith(_FILE)), len(line))
+
+
+def _units(line: Sequence[str]) -> list[str]:
+    """Return a flag with its values as one text, other words and lines of a file as they are."""
+    units: list[str] = []
+    end = _command_end(line)
+    for word in line[:end]:
+        takes_value = bool(units) and _FLAG.match(units[-1]) and not _FLAG.match(word)
+        if takes_value:
+            units[-1] += f" {word}"
+        else:
+            units.append(word)
+    return [*units, *line[end:]]

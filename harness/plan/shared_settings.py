@@ -1,0 +1,56 @@
+"""The baselines of all engines side by side: what they share, and what they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.plan.planned import PlannedArm, labels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting of the baselines: what each engine is started with."""
+
+    name: str
+    values: Mapping[str, str]  # engine label → value; empty: nothing was given
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is the same on all engines."""
+        return len(set(self.values.values())) == 1
+
+    def facts(self) -> dict[str, Any]:
+        """Return it in plain JSON values."""
+        return {"setting": self.name, "values": dict(self.values), "shared": self.shared}
+
+
+def baseline_settings(arms: Sequence[PlannedArm]) -> list[Setting]:
+    """Return the effective settings of each engine's baseline, limits first, then toggles.
+
+    What values drag along is in it already. An engine's own arguments and the names of its
+    variables count as settings too: what they change, nobody else has.
+    """
+    baselines: dict[str, PlannedArm] = {}
+    for arm in arms:
+        baselines.setdefault(arm.label, arm)  # the baseline comes first
+    told = {label: dict(_settings(arm)) for label, arm in baselines.items()}
+    names = dict.fromkeys(name for settings in told.values() for name in settings)
+    found = [
+        Setting(name=name, values={label: settings[name] for label, settings in told.items()})
+        for name in names
+    ]
+    return [setting for setting in found if any(setting.values.values())]
+
+
+def _settings(arm: PlannedArm) -> Iterator[tuple[str, str]]:
+    settings = arm.settings
+    yield "model", settings.model
+    yield "GPUs", f"{arm.gpus} x {settings.gpu}"
+    yield "dtype", settings.dtype
+    for name in ("max_model_len", "max_num_seqs", "max_batched_tokens", "memory_utilization"):
+        yield name, f"{getattr(settings, name)}"
+    yield from labels(settings.toggles).items()
+    yield "extra_args", " ".join(settings.extra_args)
+    yield "env", " ".join(sorted(settings.env))  # their values may be secrets

@@ -1,0 +1,262 @@
+"""The adapter against a real SGLang on this machine's CPU, where one is named.
+
+HARNESS_TEST_SGLANG names its environment and HARNESS_TEST_MODEL a small model's folder;
+`examples/cpu` makes both. About three minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from sglang_settings import settings
+from stand_in import processes_with
+from test_sglang_flags import FLIPS
+
+from adapters.asking import ask
+from adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
+from adapters.runtime import Runtime
+from adapters.sglang import SglangAdapter, SglangEndpoint
+from adapters.sglang_flags import Place, serve_words
+from adapters.sglang_versions import dialect_of
+from harness.evidence import Exercise, examine
+
+VENV = os.environ.get("HARNESS_TEST_SGLANG", "")
+MODEL = os.environ.get("HARNESS_TEST_MODEL", "")
+ROOT = Path(__file__).parents[1]
+ADAPTER = SglangAdapter()
+PLAIN = Runtime(venv=Path(VENV or "nowhere"))
+SPECULATING = Runtime(path=Path(VENV or "nowhere") / "bin" / "sglang-cpu")
+NGRAM = ToggleValue("ngram", (("tokens", 3),))
+LONG = list(range(10, 1500))
+pytestmark = pytest.mark.skipif(
+    not (VENV and MODEL), reason="HARNESS_TEST_SGLANG and HARNESS_TEST_MODEL name no real SGLang"
+)
+
+
+def real_settings(
+    folder: Path, runtime: Runtime = PLAIN, **toggles: str | ToggleValue
+) -> EngineSettings:
+    """Return settings of a server on the CPU with little room for KV, which is ready soonest."""
+    asked = replace(
+        settings(**toggles),
+        model=MODEL,
+        gpu="cpu",
+        dtype="float32",
+        runtime=runtime,
+        extra_args=("--max-total-tokens", "32k"),
+        env={"HF_HUB_OFFLINE": "1"},
+        log_path=folder / "engine.log",
+        start_timeout_s=300.0,
+    )
+    settled = replace(asked, toggles={**asked.toggles, **ADAPTER.implied(asked)})
+    ADAPTER.check(settled)
+    return settled
+
+
+def complete(endpoint: SglangEndpoint, prompt: Sequence[int], tokens: int = 20) -> Any:
+    assert endpoint.target is not None
+    question = {
+        "model": endpoint.target.model,
+        "prompt": list(prompt),
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        "temperature": 0,
+    }
+    answer = ask(endpoint.target.url, "/v1/completions", question, timeout_s=120.0)
+    assert answer.status == 200, answer.text
+    return answer.json()
+
+
+def load(endpoint: SglangEndpoint) -> ServerCounters:
+    """Return how the counters moved over a long prompt sent twice and eight at once."""
+    endpoint.reset()
+    before = asdict(endpoint.counters())
+    complete(endpoint, LONG)
+    complete(endpoint, LONG)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: complete(endpoint, range(20 + n, 220 + n), 40), range(8)))
+    after = asdict(endpoint.counters())
+    moved = {name: n if n is None else n - (before[name] or 0) for name, n in after.items()}
+    return ServerCounters(**moved)
+
+
+def verdicts(
+    asked: EngineSettings, endpoint: SglangEndpoint, seen: ServerCounters
+) -> dict[str, str]:
+    exercise = Exercise(
+        prefix_hit_ceiling=0.4,
+        longest_prompt_tokens=len(LONG),
+        most_in_flight=8,
+        kv_tokens=endpoint.facts()["kv_tokens"],
+    )
+    triples = examine(asked, endpoint.effective(), seen, exercise)
+    return {toggle: triple.verdict for toggle, triple in triples.items()}
+
+
+def cached(answer: Any) -> int:
+    found: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return found
+
+
+def open_stream(endpoint: SglangEndpoint) -> http.client.HTTPConnection:
+    """Return the connection of a long answer of which something has come."""
+    assert endpoint.target is not None
+    port = urlsplit(endpoint.target.url).port or 0
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    question = {"model": MODEL, "prompt": "a", "max_tokens": 1900, "stream": True}
+    body = json.dumps({**question, "ignore_eos": True})
+    connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+    connection.getresponse().readline()
+    return connection
+
+
+def checked(stage: str, lines: list[list[str]]) -> list[str | None]:
+    done = subprocess.run(
+        [f"{VENV}/bin/python", str(ROOT / "tests" / "sglang_parser_check.py"), stage],
+        input=json.dumps(lines),
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "SGLANG_USE_CPU_ENGINE": "1"},
+    )
+    found: list[str | None] = json.loads(done.stdout.partition("RESULT ")[2])
+    return found
+
+
+def words_of(asked: EngineSettings, *, cpu: bool = False) -> list[str]:
+    place = Place(dialect=dialect_of(ADAPTER.version_of(replace(asked, runtime=PLAIN))), cpu=cpu)
+    return serve_words(replace(asked, model=MODEL), 8000, place)
+
+
+def test_every_command_line_passes_the_real_parser() -> None:
+    """The baseline, each flip and the author's own words are taken; nonsense is not."""
+    own = replace(settings(), extra_args=("--schedule-policy", "lpm"))
+    good = [settings(), *(settings(**{toggle: value}) for toggle, value, _ in FLIPS), own]
+    model = ["--model-path", MODEL]
+    bad = [[*model, "--bogus"], [*model, "--kv-cache-dtype", "fp8"], [*model, "--port", "x"]]
+
+    found = checked("parse", [*(words_of(asked) for asked in good), *bad])
+
+    assert found[: len(good)] == [None] * len(good)
+    assert all(found[len(good) :])
+
+
+def test_what_the_plan_refuses_is_what_sglang_refuses() -> None:
+    """Together these settings resolve, and those that the adapter's own checks stop do not."""
+    blocks = settings(block_size="64", speculative=NGRAM)
+    good = [settings(cuda_graphs="off"), settings(cuda_graphs="off", speculative=NGRAM)]
+    bad = [settings(block_size="48"), blocks, replace(settings(), max_model_len=99_999)]
+
+    found = checked("resolve", [words_of(asked, cpu=True) for asked in [*good, *bad]])
+
+    assert found[:2] == [None, None]
+    assert found[2] is not None
+    assert "divisible by page_size" in found[2]
+    assert found[3] is not None
+    assert "only supported for the 'flashinfer' backend" in found[3]
+    assert found[4] is not None
+    assert "greater than the derived context_length" in found[4]
+
+
+def test_the_baseline_runs_is_proven_and_dies_with_a_reason(tmp_path: Path) -> None:
+    """Words and counters agree; hits are single tokens; a reset is cold; then its core is lost."""
+    asked = real_settings(tmp_path)
+    with ADAPTER.start(asked) as endpoint:
+        processes = endpoint._server.processes
+        pids = processes.pids()
+        seen = load(endpoint)
+        told = verdicts(asked, endpoint, seen)
+        effective = endpoint.effective()
+        endpoint.reset()
+        cold, warm = (cached(complete(endpoint, LONG, 1)) for _ in range(2))
+        stream = open_stream(endpoint)
+        (core,) = set(processes_with("sglang::scheduler")) & pids
+        os.kill(core, signal.SIGKILL)
+        with pytest.raises(EngineError, match="sglang ended in mid-run, with") as caught:
+            while True:  # its server still answers, for five seconds
+                endpoint.counters()
+                time.sleep(0.2)
+        stream.close()
+
+    assert told["prefix_caching"] == told["chunked_prefill"] == told["batching"] == "verified"
+    assert told["speculative"] == "verified"
+    assert told["cuda_graphs"] == "verified"
+    assert "contradicted" not in told.values()
+    assert (effective["cuda_graphs"], effective["overlap_scheduling"]) == ("off", "on")
+    assert (effective["attention_backend"], effective["block_size"]) == ("torch_native", "1")
+    assert (seen.partial_prefill_steps, seen.cached_prompt_tokens) == (2, 1489 + 8 * 0)
+    assert endpoint.engine_kind == "real"
+    assert endpoint.target is not None
+    assert endpoint.target.vocabulary is not None
+    assert (cold, warm) == (0, len(LONG) - 1)
+    assert "worker died" in str(caught.value)
+    assert "scheduler_0" in caught.value.__notes__[0]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_the_opposite_of_the_baseline_runs_and_is_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No cache, no chunks, one at a time, drafts; a stream in flight does not keep it alive."""
+    monkeypatch.setattr("adapters.server._RUNNING_GRACE_S", 3.0)
+    opposite = {"prefix_caching": "off", "chunked_prefill": "off", "batching": "none"}
+    asked = real_settings(tmp_path, SPECULATING, **opposite, speculative=NGRAM)
+    with ADAPTER.start(asked) as endpoint:
+        pids = endpoint._server.processes.pids()
+        seen = load(endpoint)
+        told = verdicts(asked, endpoint, seen)
+        effective, facts = endpoint.effective(), endpoint.facts()
+        stream = open_stream(endpoint)
+        started_s = time.monotonic()
+
+    assert time.monotonic() - started_s < 15
+    stream.close()
+    verified = ("prefix_caching", "chunked_prefill", "batching", "speculative")
+    assert {toggle: told[toggle] for toggle in verified} == dict.fromkeys(verified, "verified")
+    assert "contradicted" not in told.values()
+    assert effective["speculative"] == "ngram(tokens=3)"
+    assert effective["overlap_scheduling"] == "off"
+    assert effective["attention_backend"] == "intel_amx"
+    assert seen.cached_prompt_tokens == seen.partial_prefill_steps == 0
+    assert seen.steps == seen.verify_steps == seen.sequence_steps
+    assert seen.drafted_tokens == 3 * (seen.verify_steps or 0)
+    assert 0 < (seen.accepted_tokens or 0) <= (seen.drafted_tokens or 0)
+    assert seen.output_tokens == 2 * 20 + 8 * 40
+    assert "artefact" in facts["assumptions"][1]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "line"),
+    [
+        ({"extra_args": ("--bogus", "1")}, "code 2: bad flag", "unrecognized arguments: --bogus"),
+        ({"model": "some-org/some-model"}, "code 1: model not found", "disk cache"),
+        ({"kv_cache_dtype": ToggleValue("fp8")}, "not on this hardware", "requires Intel AMX"),
+    ],
+)
+def test_real_failures_are_told_apart(
+    changes: dict[str, Any], kind: str, line: str, tmp_path: Path
+) -> None:
+    """Kind and line come from the real engine's own words, well before the time limit."""
+    asked = real_settings(tmp_path)
+    toggles = {name: value for name, value in changes.items() if name in asked.toggles}
+    others = {name: value for name, value in changes.items() if name not in toggles}
+    asked = replace(asked, toggles={**asked.toggles, **toggles}, **others)
+
+    with pytest.raises(EngineError, match=kind) as caught, ADAPTER.start(asked):
+        pass
+
+    assert line in caught.value.__notes__[0]
