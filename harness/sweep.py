@@ -24,6 +24,7 @@ from harness.cache_state import (
 from harness.counter_moves import counter_moves
 from harness.environment import git_commit, host_facts
 from harness.evidence import Exercise, Triple, contradictions, examine
+from harness.live_history import takes_live
 from harness.plan.document import plan_document
 from harness.plan.planned import Plan, PlannedArm, PlannedRun
 from harness.play import Played, play_on
@@ -322,13 +323,13 @@ class Sweep:
         return {
             **run.facts(),
             **self._about,
+            "history": spec.history,
             **outcome.facts,
             "model": run.arm.settings.model,
             "hardware": asdict(spec.hardware),
             "sweep_seed": spec.seed,
             "status": outcome.status,
             "reason": outcome.reason,
-            "history": spec.history,
             "skipped_rows": question.skipped,
             "notes": [*question.notes, *outcome.notes],
             "slo": spec.slo.facts(),
@@ -346,7 +347,14 @@ def _told(endpoint: Endpoint, played: Played, started: datetime) -> dict[str, An
         "clock_origin_ns": played.origin_ns,
         "client": played.client,
         "started": started.isoformat(timespec="seconds"),
+        **_lesser_history(endpoint),
     }
+
+
+def _lesser_history(endpoint: Endpoint) -> dict[str, str]:
+    """Return that history is recorded where the server cannot be asked live; else nothing."""
+    target = endpoint.target
+    return {} if target is None or takes_live(target) else {"history": "recorded"}
 
 
 def _words(error: EngineError) -> str:

@@ -80,7 +80,8 @@ def test_a_summary_has_the_agreed_form(tmp_path: Path) -> None:
     summary = summarize(store_sweep(tmp_path / "s"))
 
     assert set(summary) == {
-        "schema_version", "name", "simulated", "stand_in", "harness_version", "created", "model", "hardware",
+        "schema_version", "name", "simulated", "stand_in", "harness_version", "created", "model",
+        "hardware",
         "seed", "slo", "price_per_gpu_hour", "assumptions", "notes", "margin", "runs", "arms",
         "effects", "file", "cache", "history",
     }  # fmt: skip

@@ -469,8 +469,10 @@ def test_a_whole_run_says_how_many_requests_make_it_steady() -> None:
         ({"bad_json": 1}, "mend those lines of the trace"),
         (
             {"bad_json": 1, "context_length": 2},
-            "raise the context length (base.max_model_len in a sweep) and mend those lines of the "
-            "trace",
+            (
+                "raise the context length (base.max_model_len in a sweep) and mend those lines of "
+                "the trace"
+            ),
         ),
     ],
 )

@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -185,10 +184,10 @@ def test_the_baseline_runs_is_proven_and_dies_with_a_reason(tmp_path: Path) -> N
         stream = open_stream(endpoint)
         (core,) = set(processes_with("sglang::scheduler")) & pids
         os.kill(core, signal.SIGKILL)
+        while processes.exit_code() is None:  # its server answers for five seconds more
+            time.sleep(0.1)
         with pytest.raises(EngineError, match="sglang ended in mid-run, with") as caught:
-            while True:  # its server still answers, for five seconds
-                endpoint.counters()
-                time.sleep(0.2)
+            endpoint.counters()
         stream.close()
 
     assert told["prefix_caching"] == told["chunked_prefill"] == told["batching"] == "verified"
@@ -197,7 +196,7 @@ def test_the_baseline_runs_is_proven_and_dies_with_a_reason(tmp_path: Path) -> N
     assert "contradicted" not in told.values()
     assert (effective["cuda_graphs"], effective["overlap_scheduling"]) == ("off", "on")
     assert (effective["attention_backend"], effective["block_size"]) == ("torch_native", "1")
-    assert (seen.partial_prefill_steps, seen.cached_prompt_tokens) == (2, 1489 + 8 * 0)
+    assert (seen.partial_prefill_steps, seen.cached_prompt_tokens) == (2, 1489)
     assert endpoint.engine_kind == "real"
     assert endpoint.target is not None
     assert endpoint.target.vocabulary is not None

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rich.table import Table
-
 from harness.plan.capability import Capability
-from harness.plan.plain_table import Heads, plain_table
 from harness.plan.shared_settings import Setting
 
 READING = (
     "  a value without a number is offered; (always): the engine has no other; a number: see below"
 )
+Rows = list[tuple[str, ...]]  # the first is the head
 NOT_SHARED = "  ≠ before a setting: the engines do not share it"
 
 
-def capability_table(found: Sequence[Capability]) -> tuple[Table, list[str]]:
+def capability_rows(found: Sequence[Capability]) -> tuple[Rows, list[str]]:
     """Return the table of toggles × engines, and the footnotes that its numbers stand for."""
     engines = list(dict.fromkeys(one.label for one in found))
     notes: dict[tuple[str, str, str], list[str]] = {}
@@ -29,27 +27,26 @@ def capability_table(found: Sequence[Capability]) -> tuple[Table, list[str]]:
             mark = f"[{list(notes).index((one.label, one.toggle, note)) + 1}]"
         always = " (always)" if one.status == "always" else ""
         cells.setdefault((one.toggle, one.label), []).append(_short(one, found) + mark + always)
-    heads: Heads = [("toggle", "left"), *((name, "left") for name in engines)]
     rows = [
-        (toggle, *(", ".join(cells.get((toggle, name), ())) for name in engines))
-        for toggle in dict.fromkeys(one.toggle for one in found)
+        ("toggle", *engines),
+        *(
+            (toggle, *(", ".join(cells.get((toggle, name), ())) for name in engines))
+            for toggle in dict.fromkeys(one.toggle for one in found)
+        ),
     ]
-    return plain_table(heads, rows), list(_footnotes(notes))
+    return rows, list(_footnotes(notes))
 
 
-def settings_table(found: Sequence[Setting]) -> Table:
+def settings_rows(found: Sequence[Setting]) -> Rows:
     """Return the baselines' settings side by side, those marked that differ."""
     engines = list(found[0].values)
-    heads: Heads = [("", "left"), ("baseline", "left"), *((name, "left") for name in engines)]
-    rows = [
-        (
-            "" if one.shared else "≠",
-            one.name,
-            *(one.values[name] or "–" for name in engines),
-        )
-        for one in found
+    return [
+        ("", "baseline", *engines),
+        *(
+            ("" if one.shared else "≠", one.name, *(one.values[name] or "–" for name in engines))
+            for one in found
+        ),
     ]
-    return plain_table(heads, rows)
 
 
 def _note(one: Capability) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from rich.console import Console
+from rich import box
+from rich.console import Console, JustifyMethod
 from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
@@ -13,12 +14,11 @@ from rich.text import Text
 from harness.plan.capability_text import (
     NOT_SHARED,
     READING,
-    capability_table,
-    settings_table,
+    capability_rows,
+    settings_rows,
 )
 from harness.plan.demand import Demand
 from harness.plan.launch_text import launch_difference, launch_lines
-from harness.plan.plain_table import Heads, plain_table
 from harness.plan.planned import Plan, PlannedArm, labels
 from harness.plan.shared_settings import baseline_settings
 from results.units import count
@@ -50,13 +50,13 @@ def print_plan(plan: Plan, console: Console) -> None:
         say([f"  baseline: {command}", *(f"    {line}" for line in options)], style="dim")
         say(_missing(arms[0]), style="yellow")
     say(["", "What each engine can follow, all else as in the baseline:"])
-    matrix, footnotes = capability_table(plan.capabilities)
-    table(matrix)
+    matrix, footnotes = capability_rows(plan.capabilities)
+    table(_words_table(matrix))
     say([READING, *footnotes], style="dim")
     if len(plan.spec.engines) > 1:
         say(["", "What the baselines are started with:"])
         settings = baseline_settings(plan.arms)
-        table(settings_table(settings))
+        table(_words_table(settings_rows(settings)))
         say([NOT_SHARED] if any(not one.shared for one in settings) else [], style="dim")
     say(["", "Each start is asked, in this order:"])
     say(f"  {choice.workload.describe()}" for choice in plan.spec.workloads)
@@ -102,6 +102,22 @@ def _running(arms: Iterable[PlannedArm]) -> list[PlannedArm]:
     return [arm for arm in arms if arm.reason is None]
 
 
+def _table(heads: Sequence[tuple[str, JustifyMethod]], rows: Sequence[Sequence[str]]) -> Table:
+    """Return a table without the columns in which nothing stands."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    kept = [i for i in range(len(heads)) if any(row[i] for row in rows)]
+    for i in kept:
+        table.add_column(heads[i][0], justify=heads[i][1], overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(row[i]) for i in kept))
+    return table
+
+
+def _words_table(rows: Sequence[Sequence[str]]) -> Table:
+    """Return a table of words under the first row."""
+    return _table([(head, "left") for head in rows[0]], rows[1:])
+
+
 def _missing(arm: PlannedArm) -> Iterator[str]:
     if arm.missing is not None:
         why = str(arm.missing).partition("cannot start: ")[2]
@@ -109,14 +125,14 @@ def _missing(arm: PlannedArm) -> Iterator[str]:
 
 
 def _arm_table(arms: list[PlannedArm]) -> Table:
-    heads: Heads = [
+    heads: list[tuple[str, JustifyMethod]] = [
         ("arm", "left"),
         ("in the baseline", "left"),
         ("drags along", "left"),
         ("GPUs", "right"),
         ("launch line differs in", "left"),
     ]
-    return plain_table(heads, [_arm_row(arm, arms[0]) for arm in arms])
+    return _table(heads, [_arm_row(arm, arms[0]) for arm in arms])
 
 
 def _arm_row(arm: PlannedArm, baseline: PlannedArm) -> tuple[str, ...]:
@@ -144,7 +160,7 @@ def _pairs(values: dict[str, str]) -> str:
 
 
 def _demand_table(demands: tuple[Demand, ...]) -> Table:
-    heads: Heads = [
+    heads: list[tuple[str, JustifyMethod]] = [
         ("workload", "left"),
         ("load", "left"),
         ("requests", "right"),
@@ -153,7 +169,7 @@ def _demand_table(demands: tuple[Demand, ...]) -> Table:
         ("begun\nbefore", "right"),
         ("P99\nrests on", "right"),
     ]
-    return plain_table(heads, [_demand_row(demand) for demand in demands])
+    return _table(heads, [_demand_row(demand) for demand in demands])
 
 
 def _demand_row(demand: Demand) -> tuple[str, ...]:
