@@ -19,6 +19,8 @@ _NAME_LIMIT = 200  # characters of an id or a finish reason
 _MOST_TOKENS = (1 << 31) - 1  # no answer holds more: a larger count of a server is none
 _DONE = b"[DONE]"
 _STREAM = re.compile(rb"(\xef\xbb\xbf)?(data|event|id|retry)?:")  # how a stream of events begins
+_MESSAGES = ("message", "detail")  # fields that tell of an error where there is no answer
+_ANSWERS = (None, "message", "error")  # names of events that belong to the answer
 # A finish reason that is no end of an answer → the kind of failure.
 _NO_JSON = (ValueError, RecursionError)  # what is no JSON, and what is nested beyond all sense
 _BAD_ENDS = {"abort": "aborted", "error": "error_event"}
@@ -108,6 +110,8 @@ def _read_event(reader: _Reader, events: Events, index: int) -> dict[str, Any] |
         elif name is None and not cut:  # an event with another name is a ping
             reader.fail("bad_body", f"an event that is no JSON: {shown(data)}")
         return None
+    if name not in _ANSWERS and isinstance(value, dict) and not {"choices", "error"} & set(value):
+        return None  # a ping or a status that has a message
     brought_output = reader.take(value, events.ends[index], named_error=name == "error")
     return value if brought_output else None
 
@@ -221,9 +225,6 @@ def _is_error(value: Mapping[str, Any]) -> bool:
         return True
     told = any(isinstance(value.get(name), str | list | dict) for name in _MESSAGES)
     return told and not any(name in value for name in ("choices", "usage"))
-
-
-_MESSAGES = ("message", "detail")
 
 
 def _error_message(value: object) -> str | None:

@@ -1,9 +1,9 @@
 """Run by the Python of a real SGLang: does its own parser take these command lines?
 
-    sglang_parser_check.py parse|resolve < JSON list of command lines
+    sglang_parser_check.py < JSON list of [stage, command line]
 
-Prints, for each, null or what was wrong with it, as JSON. `resolve` also resolves the arguments
-together, which needs the model's folder, and knows this machine's platform only.
+Prints, for each, null or what was wrong with it, as JSON. The stage is `parse`, or `resolve`, which
+also resolves the arguments together: that needs the model's folder and knows this machine only.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ def fault(words: list[str], arguments: Any, *, resolve: bool) -> str | None:
     return None
 
 
-def main(stage: str) -> None:
+def main() -> None:
     """Check the command lines on standard input."""
     arguments = importlib.import_module("sglang.srt.server_args").ServerArgs
-    lines = json.load(sys.stdin)
-    found = [fault(words, arguments, resolve=stage == "resolve") for words in lines]
+    found = [
+        fault(words, arguments, resolve=stage == "resolve") for stage, words in json.load(sys.stdin)
+    ]
     print("RESULT", json.dumps(found))  # noqa: T201  the answer
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

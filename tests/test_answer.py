@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from streams import DONE, delta, event, token, usage, usage_event
 
 from harness.answer import Answer, read_answer, refusal_text
@@ -175,6 +177,117 @@ def test_an_error_event_fails_the_answer(failing: bytes) -> None:
 
     assert (answer.error_kind, answer.error) == ("error_event", "worker lost")
     assert (len(answer.token_ends), answer.done) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        event({"detail": "worker lost"}),
+        event({"message": "worker lost", "type": "InternalServerError"}),
+        event({"id": "x", "detail": "worker lost"}),
+    ],
+)
+def test_an_event_with_a_message_and_no_answer_is_an_error(failing: bytes) -> None:
+    """Gateways have forms of their own; [DONE] behind it makes no answer of it."""
+    answer = read(token("one"), failing, DONE)
+
+    assert (answer.error_kind, answer.error) == ("error_event", "worker lost")
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        event({"choices": [], "message": "hm"}),
+        event({"message": None, "detail": ""} | {"usage": None}),
+        b'event: status\ndata: {"message": "queued"}\n\n',
+        b"retry: 3000\nid: 7\n\n",
+        b"x-unknown: as the standard says, ignored\n\n",
+    ],
+)
+def test_what_only_looks_like_an_error_is_none(harmless: bytes) -> None:
+    """Choices or usage tell what an event is, and unknown fields of a stream are ignored."""
+    answer = read(token("one"), harmless, token("two", finish="stop"), DONE)
+
+    assert (answer.error_kind, len(answer.token_ends)) == (None, 2)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"Internal Server Error\n\n", b"<html>502</html>\n", b"Error: worker lost\n\n", b"{oops}\n\n",
+     b"Traceback (most recent call last):\n\n"],
+)  # fmt: skip
+def test_a_line_that_is_no_event_fails_the_answer(line: bytes) -> None:
+    """Written by whoever gave up in the middle; what came before is kept."""
+    answer = read(token("one"), line, DONE)
+
+    assert (answer.error_kind, len(answer.token_ends)) == ("bad_body", 1)
+    assert line.strip().decode() in (answer.error or "")
+
+
+def test_what_follows_done_belongs_to_nothing() -> None:
+    """No token is counted, and no error heard, behind [DONE]."""
+    after = (token("b"), usage_event(9), event({"error": "late"}), b"garbage\n\n")
+
+    answer = read(token("a", finish="stop"), usage_event(1), DONE, *after)
+
+    assert (len(answer.token_ends), answer.output_tokens, answer.error_kind) == (1, 1, None)
+
+
+@pytest.mark.parametrize("count", [10**25, -(10**25), 1 << 31, -1, True, 8.0, "8", None, [8], {}])
+def test_what_is_no_count_is_none(count: object) -> None:
+    """Beyond what any answer holds, below 0, or no whole number: as if it had not been told."""
+    counts = {"prompt_tokens": count, "completion_tokens": count}
+    details = {"prompt_tokens_details": {"cached_tokens": count}}
+
+    answer = read(token("a"), event({"choices": [], "usage": {**counts, **details}}), DONE)
+
+    told = (answer.prompt_tokens, answer.output_tokens, answer.cached_prompt_tokens)
+    assert told == (None, None, None)
+
+
+def test_a_running_total_beyond_all_sense_tells_no_tokens() -> None:
+    """Also where the event is told by its bytes, like those before it."""
+    totals = [1, 2, 3, 4, 10**17, 10**17 + 1]
+    answer = read(*[token("x", total=total) for total in totals], DONE)
+
+    assert answer.tokens == [1] * 6
+    assert answer.output_tokens == 4
+
+
+names = st.sampled_from(
+    ["choices", "usage", "delta", "text", "content", "finish_reason", "id", "error", "message",
+     "completion_tokens", "prompt_tokens", "prompt_tokens_details", "cached_tokens", "object"]
+)  # fmt: skip
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(st.lists(any_json, max_size=4), st.booleans())
+def test_whatever_json_a_server_sends_there_is_an_answer(values: list[Any], done: bool) -> None:
+    """Streamed or whole: no value of any field is too odd to be read, or to be stored."""
+    body = b"".join(b"data: " + json.dumps(value).encode() + b"\n\n" for value in values)
+    bodies = [body + DONE * done, *(json.dumps(value).encode() for value in values[:1])]
+
+    for answer in map(read_answer, bodies):
+        for text in (answer.response_id, answer.finish_reason, answer.error):
+            assert text is None or text.encode()
+        counts = (answer.prompt_tokens, answer.cached_prompt_tokens, answer.output_tokens)
+        assert all(count is None or 0 <= count < 1 << 31 for count in counts)
+        assert all(abs(tokens) < 1 << 31 for tokens in answer.tokens)
+
+
+def test_nesting_beyond_all_sense_is_a_bad_body() -> None:
+    """In an event and in a whole body; and just as deep as can be read it is no fault either."""
+    for depth in (100, 500, 900, 950, 980, 100_000):
+        nested = b'{"choices":' + b"[" * depth + b"]" * depth + b',"error":' + b'{"error":' * depth
+        nested += b"1" + b"}" * depth + b"}"
+        streamed, whole = read(b"data: " + nested + b"\n\n", DONE), read_answer(nested)
+        assert streamed.error_kind in ("error_event", "bad_body")
+        assert whole.error_kind in ("error_event", "bad_body")
+        assert refusal_text(nested)
 
 
 def test_an_error_field_of_null_is_no_error() -> None:

@@ -123,6 +123,55 @@ def test_what_a_real_server_counts_decides_as_far_as_it_goes(
     assert triples[toggle].verdict == expected
 
 
+# What SGLang counts: parts of prompts that were not the last; no lookups; evictions once there are.
+PARTS = replace(
+    REAL, looked_up_prompt_tokens=None, split_prefills_at_least=None, partial_prefill_steps=4
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "counters", "expected"),
+    [
+        ("on", {}, "verified"),
+        ("off", {}, "contradicted"),
+        ("off", {"partial_prefill_steps": 0}, "verified"),
+        ("on", {"partial_prefill_steps": 0}, "not exercised"),
+        ("on", {"partial_prefill_steps": 0, "cached_prompt_tokens": 0}, "contradicted"),
+    ],
+)
+def test_parts_of_prompts_tell_whether_any_was_cut(
+    kind: str, counters: dict[str, int | None], expected: str
+) -> None:
+    """A prompt that was cut has a part or more before its last, one that was not has none."""
+    settings = replace(SETTINGS, toggles={"chunked_prefill": ToggleValue(kind)})
+
+    triples = examine(settings, {"chunked_prefill": kind}, replace(PARTS, **counters), BUSY)
+
+    assert triples["chunked_prefill"].verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("kv_tokens", "evicted", "expected"),
+    [
+        (1499, None, "not exercised"),
+        (1500, None, "contradicted"),
+        (1499, 0, "contradicted"),
+        (1500, 3, "not exercised"),
+        (None, None, "contradicted"),
+    ],
+)
+def test_lookups_that_are_not_counted_may_have_been(
+    kv_tokens: int | None, evicted: int | None, expected: str
+) -> None:
+    """No hit is held against a cache where all fitted into it, or nothing was thrown out."""
+    settings = replace(SETTINGS, toggles={"prefix_caching": ToggleValue("on")})
+    seen = replace(PARTS, cached_prompt_tokens=0, evicted_blocks=evicted)
+
+    triples = examine(settings, {}, seen, replace(BUSY, kv_tokens=kv_tokens))
+
+    assert triples["prefix_caching"].verdict == expected
+
+
 @pytest.mark.parametrize(
     ("kv_tokens", "expected"), [(1499, "not exercised"), (1500, "contradicted")]
 )

@@ -106,6 +106,49 @@ def test_every_framing_brings_the_same_answer(reads: list[bytes]) -> None:
     assert (len(one.token_events), one.output_tokens, one.error_kind) == (3, 3, None)
 
 
+@pytest.mark.parametrize(
+    ("counted", "tokens", "source"),
+    [(3, 3, "usage"), (5, 5, "usage"), (60, 60, "usage"), (70, 3, "unbelieved"),
+     (2**31 - 1, 3, "unbelieved"), (2**31, 3, "client")],
+)  # fmt: skip
+def test_a_count_that_cannot_be_is_not_believed(counted: int, tokens: int, source: str) -> None:
+    """Five were asked: a last step may bring some more, but 70 tokens are in no three events."""
+    one = record(chunked(*ANSWER[:3], usage_event(counted), DONE))
+
+    assert (one.output_tokens, one.output_tokens_source) == (tokens, source)
+    assert one.token_events[:, 1].tolist() == [1, 1, 1]
+
+
+def test_more_than_asked_is_believed_where_the_events_show_it() -> None:
+    """A server that knows no max_tokens brings as many as it counts."""
+    one = record(chunked(*[token("a")] * 200, token("b", finish="stop"), usage_event(201), DONE))
+
+    assert (one.output_tokens, one.output_tokens_source, one.asked_tokens) == (201, "usage", 5)
+
+
+def test_running_totals_that_cannot_be_are_no_tokens_of_events() -> None:
+    """Each event then is one token, whatever it said."""
+    events = [token("a", total=10**6 * n) for n in (1, 2, 3)]
+    one = record(chunked(*events, token("b", finish="stop", total=4 * 10**6), DONE))
+
+    assert [tokens for _, tokens in events_ms(one)] == [1, 1, 1, 1]
+    assert (one.output_tokens, one.output_tokens_source) == (4, "unbelieved")
+
+
+@pytest.mark.parametrize(("prompt", "cached", "told"), [
+    (39, 16, (39, 16)), (39, 40, (39, None)), (10**9, 5, (None, 5)), (0, 0, (0, 0)),
+])  # fmt: skip
+def test_prompt_tokens_that_cannot_be_are_none(
+    prompt: int, cached: int, told: tuple[int | None, int | None]
+) -> None:
+    """Twenty were sent: no template makes a thousand million of them, nor are more cached."""
+    usage = {"prompt_tokens": prompt, "completion_tokens": 1,
+             "prompt_tokens_details": {"cached_tokens": cached}}  # fmt: skip
+    one = record(chunked(token("a", finish="stop"), event({"choices": [], "usage": usage}), DONE))
+
+    assert (one.prompt_tokens, one.cached_prompt_tokens) == told
+
+
 FAILURES: dict[str, tuple[list[bytes], dict[str, Any], str, int]] = {
     "429": ([with_length(b'{"error":{"message":"slow down"}}', "429 X")], {}, "http_429", 0),
     "503 in plain text": ([with_length(b"busy", "503 X", "text/plain")], {}, "http_503", 0),
@@ -157,6 +200,14 @@ FAILURES: dict[str, tuple[list[bytes], dict[str, Any], str, int]] = {
         0,
     ),
     "no token": (chunked(token("", finish="stop"), usage_event(4), DONE), {}, "no_token", 0),
+    "another protocol": ([b"HTTP/1.1 101 Switching Protocols\r\n\r\n"], {}, "bad_body", 0),
+    "a page in a stream": (chunked(token("a"), b"<html>\n\n", DONE), {}, "bad_body", 1),
+    "a message in a stream": (
+        chunked(token("a"), event({"detail": "x"}), DONE),
+        {},
+        "error_event",
+        1,
+    ),
     "only [DONE]": (chunked(DONE), {}, "no_token", 0),
     "only comments": (chunked(b": ping\n\n"), {}, "truncated", 0),
 }

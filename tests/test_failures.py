@@ -110,6 +110,21 @@ def from_worker(text: str) -> str:
             "model not found",
             "/models/empty",
         ),
+        (
+            "ValueError: CPU FP8 KV cache requires Intel AMX support.",
+            "not on this hardware",
+            "Intel AMX",
+        ),
+        (
+            "[2026-11-30 01:02:03 TP1] RuntimeError: Not enough memory. Please try to increase --me…",
+            "out of memory",
+            "RuntimeError: Not enough memory",
+        ),
+        (
+            "ValueError: Warning: … context_length (99999) is greater than the derived context_length",
+            "invalid configuration",
+            "context_length (99999)",
+        ),
         (from_worker("KeyError: 'lm_head.weight'"), "worker died", "KeyError: 'lm_head.weight'"),
     ],
 )
@@ -140,14 +155,34 @@ def test_an_engine_that_was_killed_says_so_without_any_word_of_its_own() -> None
     assert "short of memory" in failure.advice
 
 
-def test_a_worker_that_was_killed_is_told_by_its_parent() -> None:
+@pytest.mark.parametrize(
+    ("stamp", "word"),
+    [
+        (
+            "(EngineCore pid=7) ERROR 11-30 01:02:03 [a.py:1] ",
+            "Worker proc W-0 died unexpectedly",
+        ),
+        ("[2026-11-30 01:02:03] ", "Subprocess scheduler_0 (pid=9) crashed with exit code -9. …"),
+    ],
+)
+def test_a_worker_that_was_killed_is_told_by_its_parent(stamp: str, word: str) -> None:
     """The engine's core notes the death of a worker that could not say anything."""
-    log = "(EngineCore pid=7) ERROR 11-30 01:02:03 [a.py:1] Worker proc W-0 died unexpectedly"
-
-    failure = diagnose(1, log)
+    failure = diagnose(1, f"{stamp}{word}")
 
     assert failure.kind == "worker died"
-    assert failure.line == "Worker proc W-0 died unexpectedly"
+    assert failure.line == word
+
+
+def test_a_cache_without_room_is_told_what_gives_it_some() -> None:
+    """Of the two ways to be out of memory this one wants a larger share, not a smaller."""
+    too_little = diagnose(
+        1, "ValueError: Not enough memory. Please try to increase --mem-fraction…"
+    )
+    too_much = diagnose(1, "torch.OutOfMemoryError: CUDA out of memory")
+
+    assert too_little.kind == too_much.kind == "out of memory"
+    assert "raise memory_utilization" in too_little.advice
+    assert "lower max_model_len" in too_much.advice
 
 
 @pytest.mark.parametrize(("log", "line"), [("", None), ("INFO a\n\nINFO b\n", "INFO b")])

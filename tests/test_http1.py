@@ -31,6 +31,30 @@ def test_a_head_is_read_once_it_is_whole() -> None:
     assert (head.body_bytes, head.chunked, head.persistent) == (3, False, True)
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 101 X\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 5000,
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\n",
+    ],
+)
+def test_what_is_no_answer_is_seen_at_once(raw: bytes) -> None:
+    """Another protocol, interim answers without end, a length that is none: nobody waits."""
+    with pytest.raises(NotHttpError):
+        read_head(raw)
+
+
+def test_the_protocols_name_may_be_written_small() -> None:
+    """As it is by servers that nobody else has complained to."""
+    head = read_head(b"http/1.1 200 ok\r\ncontent-length: 0\r\n\r\n")
+
+    assert head is not None
+    assert (head.status, head.reason) == (200, "ok")
+
+
 def test_interim_answers_are_passed_over() -> None:
     """What 100 Continue and 103 Early Hints say is not the answer."""
     interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"

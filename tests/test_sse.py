@@ -54,6 +54,22 @@ def test_comments_and_other_fields_are_no_events() -> None:
     assert events == Events(data=[b"gone"], ends=[len(stream)], names={0: "error"})
 
 
+def test_lines_that_belong_to_no_event_are_kept_apart() -> None:
+    """With where they end, so that one knows what came before; unknown fields are no such lines."""
+    stream = b"data: a\n\nBad Gateway\n\nx-y: 1\nError: lost\n\ndata: b\n\n"
+
+    events = read_events(stream)
+
+    assert events.data == [b"a", b"b"]
+    assert events.strays == [(b"Bad Gateway", 20), (b"Error: lost", 40)]
+
+
+def test_a_field_that_the_end_cuts_is_no_stray_line() -> None:
+    """`dat` of `data:` tells of a cut stream; any other rest of a line is what somebody wrote."""
+    assert read_events(b"data: a\n\ndat").strays == []
+    assert read_events(b"data: a\n\nBad Gate").strays == [(b"Bad Gate", 17)]
+
+
 def test_data_lines_of_one_event_are_joined() -> None:
     """JSON that is broken over data lines comes out with a line feed at each break."""
     assert told(b'data: {"a":\ndata: 1}\n\n') == [(b'{"a":\n1}', 22)]

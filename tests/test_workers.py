@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from streams import DONE, chunked, token, usage_event
 
 from adapters.base import Target
 from harness.loadgen import sessions_of
-from harness.play import Played, play_http
+from harness.play import Played, PlayInterrupted, play_http
 from harness.request_body import Asking
 from harness.schedule import ClosedLoop, OpenLoop, Slots
 from harness.share import Share, split
@@ -147,6 +148,44 @@ def test_what_a_worker_cannot_do_is_said_here() -> None:
         play_http(target, ClosedLoop(concurrency=2), conversations(4), lambda _: None, workers=2)
 
     assert "in a load generator process" in raised.value.__notes__[0]
+    assert children() == before
+
+
+def test_what_a_worker_brings_may_be_more_than_a_pipe_holds() -> None:
+    """It waits until the parent has read it, though its loop has watched the pipe."""
+    with in_a_thread(ANSWER) as server:
+        target = Target(url=server.url, model="m")
+        run = play_http(
+            target,
+            ClosedLoop(concurrency=100),
+            conversations(4000),
+            lambda _: time.sleep(0.4),
+            Asking(),
+            2,
+        )
+
+    assert len(run.records) == 4000
+
+
+def test_an_interrupt_stops_all_workers_and_loses_nothing_that_had_ended() -> None:
+    """What each has had answered comes back; what was in flight is counted and left out."""
+    before, counted = children(), list[int]()
+
+    def answered(requests: int) -> None:
+        counted.append(requests)
+        if sum(counted) > 20:
+            counted.append(-(10**9))
+            signal.raise_signal(signal.SIGINT)
+
+    with in_a_thread(ANSWER) as server:
+        target = Target(url=server.url, model="m")
+        with pytest.raises(PlayInterrupted) as caught:
+            play_http(target, ClosedLoop(concurrency=4), conversations(50_000), answered, None, 2)
+
+    records = caught.value.played.records
+    assert 20 < len(records) < 50_000
+    assert {one.error_kind for one in records} == {None}
+    assert caught.value.in_flight <= 4
     assert children() == before
 
 
