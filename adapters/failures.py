@@ -48,7 +48,7 @@ _KINDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ),
     (
         "out of memory",
-        ("Please try to increase|Memory pool size is too small",),
+        ("try to increase --mem-fraction-static|Memory pool size is too small",),
         "what the weights leave holds no KV: raise memory_utilization, or take more GPUs",
     ),
     (

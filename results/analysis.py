@@ -178,7 +178,7 @@ def _arm(runs: Sequence[Row]) -> Row:
             name: _over_blocks(name, [run["values"].get(name) for run in measured])
             for name, _ in flatten({})
         },
-        "p99_reliable": bool(good) and all(_p99_reliable(run["metrics"]) for run in good),
+        "p99_reliable": bool(measured) and all(_p99_reliable(run["metrics"]) for run in measured),
     }
 
 

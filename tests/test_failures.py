@@ -13,6 +13,7 @@ WARNING = (
 USAGE = "usage: vllm serve [model_tag] [options]\n   [--port PORT]"
 PYDANTIC = "pydantic_core.ValidationError: 1 validation error for ModelConfig"
 FORBIDDEN = "pydantic_core._pydantic_core.ValidationError: 1 validation error for TorchLlmArgs"
+NO_ROOM = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
 FALLOUT = (
     "RuntimeError: Engine core initialization failed. See root cause above. "
     "Failed core proc(s): {'EngineCore': 1}\n"
@@ -116,12 +117,12 @@ def from_worker(text: str) -> str:
             "Intel AMX",
         ),
         (
-            "[2026-11-30 01:02:03 TP1] RuntimeError: Not enough memory. Please try to increase --me…",
+            f"[2026-11-30 01:02:03 TP1] {NO_ROOM}",
             "out of memory",
             "RuntimeError: Not enough memory",
         ),
         (
-            "ValueError: Warning: … context_length (99999) is greater than the derived context_length",
+            "ValueError: context_length (99999) is greater than the derived context_length (4096).",
             "invalid configuration",
             "context_length (99999)",
         ),
@@ -175,9 +176,7 @@ def test_a_worker_that_was_killed_is_told_by_its_parent(stamp: str, word: str) -
 
 def test_a_cache_without_room_is_told_what_gives_it_some() -> None:
     """Of the two ways to be out of memory this one wants a larger share, not a smaller."""
-    too_little = diagnose(
-        1, "ValueError: Not enough memory. Please try to increase --mem-fraction…"
-    )
+    too_little = diagnose(1, NO_ROOM)
     too_much = diagnose(1, "torch.OutOfMemoryError: CUDA out of memory")
 
     assert too_little.kind == too_much.kind == "out of memory"
