@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from results.certificate_limits import LIMITS, Limit, amount
+from results.certificate_limits import ENOUGH_READINGS, LIMITS, Limit, amount
 from results.client_error import certified_errors
 from results.client_figures import Seen, client_figures
 from results.metrics import RunFigures
@@ -116,7 +116,9 @@ def _reasons(
         value, (degraded, invalid) = seen[limit.name].value, bounds[limit.name]
         if value is None or value <= degraded:
             continue
-        is_invalid = invalid is not None and value > invalid
+        readings = seen[limit.name].readings
+        enough = readings is None or readings >= ENOUGH_READINGS
+        is_invalid = invalid is not None and value > invalid and enough
         exceeded = invalid if invalid is not None and is_invalid else degraded
         yield {
             "name": limit.name,

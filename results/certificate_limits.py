@@ -8,6 +8,8 @@ from typing import Literal
 from results.units import significant
 
 Unit = Literal["ms", "share"]
+# A P99 of fewer readings is their largest: one stall of a short run, which DEGRADES it and no more.
+ENOUGH_READINGS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

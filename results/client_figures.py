@@ -32,6 +32,7 @@ class Seen:
 
     value: float | None  # None: not known, or not to be judged
     words: str = ""
+    readings: int | None = None  # that a P99 rests on; None: it is no P99
 
 
 def client_figures(figures: RunFigures, manifest: Mapping[str, Any]) -> dict[str, Seen]:
@@ -134,7 +135,11 @@ def _late(figures: RunFigures, manifest: Mapping[str, Any], left_out: NDArray[np
     if not judged.any():
         return Seen(value=None)
     delay_ms = max(0.0, float(np.percentile(delays_ns[judged], 99)) / 1e6)
-    return Seen(value=delay_ms, words=f"requests were sent {amount(delay_ms, 'ms')} late (p99)")
+    return Seen(
+        value=delay_ms,
+        words=f"requests were sent {amount(delay_ms, 'ms')} late (p99)",
+        readings=int(judged.sum()),
+    )
 
 
 def _ramp(requests: pd.DataFrame, slots: int) -> NDArray[np.bool_]:
@@ -210,13 +215,16 @@ def wall_s(manifest: Mapping[str, Any]) -> float | None:
 
 
 def _loop_lag(_: RunFigures, manifest: Mapping[str, Any]) -> Seen:
-    lags = [(worker.get("loop_lag_ns") or {}).get("p99") for worker in _workers(manifest)]
-    worst_ns = max((lag for lag in lags if lag is not None), default=None)
-    if worst_ns is None:
+    lags = [worker.get("loop_lag_ns") or {} for worker in _workers(manifest)]
+    known = [lag for lag in lags if lag.get("p99") is not None]
+    if not known:
         return Seen(value=None)
-    lag_ms = worst_ns / 1e6
+    worst = max(known, key=lambda lag: float(lag["p99"]))
+    lag_ms = worst["p99"] / 1e6
     return Seen(
-        value=lag_ms, words=f"the client's event loop woke {amount(lag_ms, 'ms')} late (p99)"
+        value=lag_ms,
+        words=f"the client's event loop woke {amount(lag_ms, 'ms')} late (p99)",
+        readings=worst.get("n"),
     )
 
 

@@ -224,7 +224,7 @@ def _turn_round(value_ms: float) -> dict[str, Any]:
         known_record(
             i, [(sent + 10, 1), (sent + 20, 4)], scheduled_ms=sent - value_ms, sent_ms=sent
         )
-        for i in range(60)
+        for i in range(140)
         for sent in [i * (20 + value_ms) + value_ms]
     ]
     return of(records, load={**CLOSED, "value": 1})
@@ -424,7 +424,7 @@ def test_each_worker_has_its_own_places_under_a_cap() -> None:
     one = of(records, load=load)
 
     assert two["verdict"] == "TRUSTED"
-    assert verdict(one, "send_delay") == "INVALID"
+    assert verdict(one, "send_delay") == "DEGRADED"  # of 20 readings no P99 says more
 
 
 def test_a_client_stopped_95_ms_of_every_100_is_invalid() -> None:
@@ -550,3 +550,11 @@ def test_the_page_has_the_table_of_the_code() -> None:
     assert rows == [(limit.name, limit.measures, *limit.texts()) for limit in LIMITS]
     explained = page.partition("## What each is")[2]
     assert [name for name in NAMES if f"`{name}`" not in explained] == []
+
+
+@pytest.mark.parametrize(("readings", "found"), [(99, "DEGRADED"), (100, "INVALID")])
+def test_one_stall_of_a_short_run_does_not_make_it_invalid(readings: int, found: str) -> None:
+    """A P99 of few readings is the largest of them."""
+    lag = {"p50": MS // 10, "p99": 60 * MS, "max": 60 * MS, "n": readings}
+
+    assert verdict(of(client=known_client(known_worker(loop_lag_ns=lag))), "loop_lag") == found

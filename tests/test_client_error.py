@@ -20,7 +20,7 @@ from known_runs import (
     steady_records,
 )
 
-from harness import load_command
+from harness import load_command, load_order
 from harness.cli import main
 from results.analysis import summarize
 from results.certificate import certificate
@@ -341,7 +341,7 @@ def test_a_load_by_an_invalid_client_is_exit_1(
 ) -> None:
     """`harness load` prints the certificate beside the figures, and does not vouch for INVALID."""
     summary = summarize(store(tmp_path / "s", {"baseline": late_ms}))
-    monkeypatch.setattr(load_command, "attach", lambda *_, **__: SimpleNamespace())
+    monkeypatch.setattr(load_order, "attach", lambda *_, **__: SimpleNamespace())
     monkeypatch.setattr(load_command, "load_server", lambda *_: summary)
 
     assert main(["load", "http://127.0.0.1:1", "--model", "m"]) == code

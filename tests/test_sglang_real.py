@@ -40,6 +40,7 @@ PLAIN = Runtime(venv=Path(VENV or "nowhere"))
 SPECULATING = Runtime(path=Path(VENV or "nowhere") / "bin" / "sglang-cpu")
 NGRAM = ToggleValue("ngram", (("tokens", 3),))
 LONG = list(range(10, 1500))
+ANSWERS: list[str] = []  # of the baseline, where it ran in this session
 pytestmark = pytest.mark.skipif(
     not (VENV and MODEL), reason="HARNESS_TEST_SGLANG and HARNESS_TEST_MODEL name no real SGLang"
 )
@@ -79,17 +80,17 @@ def complete(endpoint: SglangEndpoint, prompt: Sequence[int], tokens: int = 20) 
     return answer.json()
 
 
-def load(endpoint: SglangEndpoint) -> ServerCounters:
-    """Return how the counters moved over a long prompt sent twice and eight at once."""
+def load(endpoint: SglangEndpoint) -> tuple[ServerCounters, list[str]]:
+    """Return how the counters moved over a long prompt sent twice and eight at once, and answers."""
     endpoint.reset()
     before = asdict(endpoint.counters())
-    complete(endpoint, LONG)
-    complete(endpoint, LONG)
+    answers = [complete(endpoint, LONG), complete(endpoint, LONG)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: complete(endpoint, range(20 + n, 220 + n), 40), range(8)))
+        prompts = [range(20 + 300 * n, 220 + 300 * n) for n in range(8)]
+        answers += pool.map(lambda prompt: complete(endpoint, prompt, 40), prompts)
     after = asdict(endpoint.counters())
     moved = {name: n if n is None else n - (before[name] or 0) for name, n in after.items()}
-    return ServerCounters(**moved)
+    return ServerCounters(**moved), [answer["choices"][0]["text"] for answer in answers]
 
 
 def verdicts(
@@ -170,7 +171,7 @@ def test_the_baseline_runs_is_proven_and_dies_with_a_reason(tmp_path: Path) -> N
     with ADAPTER.start(asked) as endpoint:
         processes = endpoint._server.processes
         pids = processes.pids()
-        seen = load(endpoint)
+        seen, answers = load(endpoint)
         told = verdicts(asked, endpoint, seen)
         effective = endpoint.effective()
         endpoint.reset()
@@ -184,6 +185,7 @@ def test_the_baseline_runs_is_proven_and_dies_with_a_reason(tmp_path: Path) -> N
             endpoint.counters()
         stream.close()
 
+    ANSWERS.extend(answers)
     assert told["prefix_caching"] == told["chunked_prefill"] == told["batching"] == "verified"
     assert told["speculative"] == "verified"
     assert told["cuda_graphs"] == "verified"
@@ -210,7 +212,7 @@ def test_the_opposite_of_the_baseline_runs_and_is_proven(
     asked = real_settings(tmp_path, SPECULATING, **opposite, speculative=NGRAM)
     with ADAPTER.start(asked) as endpoint:
         pids = endpoint._server.processes.pids()
-        seen = load(endpoint)
+        seen, answers = load(endpoint)
         told = verdicts(asked, endpoint, seen)
         effective, facts = endpoint.effective(), endpoint.facts()
         stream = open_stream(endpoint)
@@ -229,6 +231,7 @@ def test_the_opposite_of_the_baseline_runs_and_is_proven(
     assert seen.drafted_tokens == 3 * (seen.verify_steps or 0)
     assert 0 < (seen.accepted_tokens or 0) <= (seen.drafted_tokens or 0)
     assert seen.output_tokens == 2 * 20 + 8 * 40
+    assert not ANSWERS or answers == ANSWERS  # drafts and attention of ours change no answer
     assert "artefact" in facts["assumptions"][1]
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
