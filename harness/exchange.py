@@ -12,7 +12,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.answer import Answer, read_answer, refusal_text
+from harness.answer import Answer, read_answer, refusal_text, shown
 from harness.client import Request, network_error_kind
 from harness.http1 import Body, Head, NotHttpError, read_body, read_head
 from results.records import UNBELIEVED, RequestRecord
@@ -100,14 +100,20 @@ def record_of(exchange: Exchange) -> RequestRecord:
     if head is None or body is None:
         return unread_record(replace(exchange, failure=_no_head(exchange)))
     if not 200 <= head.status < 300:
-        failed = Answer(
-            error_kind=f"http_{head.status}", error=refusal_text(body.data) or head.reason or None
-        )
+        failed = Answer(error_kind=f"http_{head.status}", error=_refusal(head, body.data))
         return _record(exchange, failed, np.empty(0, dtype=np.int64))
     answer = read_answer(body.data)
     kind, text = _judge(exchange, head, body, answer)
     answer = replace(answer, error_kind=kind, error=text)
     return _record(exchange, answer, body.raw_ends(answer.token_ends))
+
+
+def _refusal(head: Head, body: bytes) -> str | None:
+    """Return why there is no answer: where it is to be had, the server's words, or the status."""
+    elsewhere = head.headers.get("location")
+    if elsewhere is not None and 300 <= head.status < 400:
+        return f"the server sends elsewhere, to {shown(elsewhere.encode())}"
+    return refusal_text(body) or head.reason or None
 
 
 def _body(exchange: Exchange, raw: bytes, head: Head) -> Body:

@@ -88,20 +88,21 @@ def frozen_run(cap: int | None) -> tuple[RunFigures, float, float]:
     starts = tuple(EVERY_NS * n for n in range(REQUESTS))
     held: list[int] = []
 
-    def hold(process: subprocess.Popen[str], signal_number: int) -> None:
-        os.kill(process.pid, signal_number)
+    def freeze(process: subprocess.Popen[str]) -> None:
+        """Stop and go on in one thread: two timers could come in the wrong order."""
+        os.kill(process.pid, signal.SIGSTOP)
+        held.append(time.perf_counter_ns())
+        time.sleep(FREEZE_S)
+        os.kill(process.pid, signal.SIGCONT)
         held.append(time.perf_counter_ns())
 
     with server() as process:
         target = address(process)
-        stop = Timer(STOP_S, hold, (process, signal.SIGSTOP))
-        go_on = Timer(STOP_S + FREEZE_S, hold, (process, signal.SIGCONT))
-        for timer in (stop, go_on):
-            timer.start()
+        timer = Timer(STOP_S, freeze, (process,))
+        timer.start()
         schedule = OpenLoop(starts_ns=starts, max_concurrency=cap)
         played = play_http(target, schedule, asked(REQUESTS), lambda _: None)
-        for timer in (stop, go_on):
-            timer.join()
+        timer.join()
     figures = run_figures(table_of(played.records), known_manifest(load=OPEN))
     since, until = ((at_ns - played.origin_ns) / MS for at_ns in held)
     return figures, since, until

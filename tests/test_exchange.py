@@ -149,6 +149,13 @@ def test_prompt_tokens_that_cannot_be_are_none(
     assert (one.prompt_tokens, one.cached_prompt_tokens) == told
 
 
+def test_a_redirect_tells_where_to() -> None:
+    """It is not followed: what is there is another server."""
+    moved = b"HTTP/1.1 307 X\r\nLocation: http://h/v2\r\nContent-Length: 0\r\n\r\n"
+
+    assert record([moved]).error == "the server sends elsewhere, to http://h/v2"
+
+
 FAILURES: dict[str, tuple[list[bytes], dict[str, Any], str, int]] = {
     "429": ([with_length(b'{"error":{"message":"slow down"}}', "429 X")], {}, "http_429", 0),
     "503 in plain text": ([with_length(b"busy", "503 X", "text/plain")], {}, "http_503", 0),

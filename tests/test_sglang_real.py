@@ -81,7 +81,7 @@ def complete(endpoint: SglangEndpoint, prompt: Sequence[int], tokens: int = 20) 
 
 
 def load(endpoint: SglangEndpoint) -> tuple[ServerCounters, list[str]]:
-    """Return how the counters moved over a long prompt sent twice and eight at once, and answers."""
+    """Return what a long prompt sent twice and eight at once move in the counters; the answers."""
     endpoint.reset()
     before = asdict(endpoint.counters())
     answers = [complete(endpoint, LONG), complete(endpoint, LONG)]
