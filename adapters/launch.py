@@ -17,6 +17,7 @@ from adapters.base import EngineError
 from adapters.guard import birth, descendants, removed, session_members
 
 _GUARD = Path(__file__).with_name("guard.py")
+_NICE = 10  # of an engine that runs on the processors of its client
 _GUARD_S = 30.0  # that the guard may take beyond the grace: killing, and waiting for the killed
 _REMOVAL_S = 70.0  # that it may take more where a container is to be removed
 _LOG_BYTES = 4_000_000  # more of a log than any start or failure writes
@@ -69,6 +70,14 @@ class Launched:
             self._close()
             raise EngineError(f"{command[0]} cannot be started: {rest or 'its guard died'}")
         self.pid = int(rest)
+
+    def give_way(self) -> None:
+        """Let others on this machine's processors go first: the client that measures, above all.
+
+        What the engine starts from now on takes it over.
+        """
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+            os.setpriority(os.PRIO_PROCESS, self.pid, _NICE)
 
     @property
     def contained(self) -> bool:

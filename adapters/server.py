@@ -33,6 +33,7 @@ class ServerStart:
     target: Callable[[int], Target]
     timeout_s: float
     log_path: Path | None
+    on_cpu: bool = False  # it computes where the client runs, and gives way to it
     container: Container | None = None  # in which the command runs; None: on this machine
     files: tuple[Path, ...] = ()  # that the engine must be able to read
 
@@ -101,6 +102,8 @@ def _one_server(start: ServerStart, folder: Path) -> Iterator[Server]:
         name = new_name()
         command, removal = _put_into(start.container, name, command, start.files)
     processes = Launched(command, env, log_path, folder, removal)
+    if start.on_cpu:
+        processes.give_way()
     grace_s = _STARTING_GRACE_S
     try:
         startup_s = wait_until_ready(processes, target, start.engine, timeout_s=start.timeout_s)

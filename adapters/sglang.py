@@ -156,6 +156,7 @@ def _started(settings: EngineSettings) -> Iterator[SglangEndpoint]:
         target=lambda port: Target(url=f"http://127.0.0.1:{port}", model=settings.model),
         timeout_s=settings.start_timeout_s,
         log_path=settings.log_path,
+        on_cpu=settings.gpu.lower() == "cpu",
         container=_container(settings, place),
     )
     with running_server(start) as server:

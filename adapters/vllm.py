@@ -166,6 +166,7 @@ def _started(settings: EngineSettings) -> Iterator[VllmEndpoint]:
         target=lambda port: Target(url=f"http://127.0.0.1:{port}", model=settings.model),
         timeout_s=settings.start_timeout_s,
         log_path=settings.log_path,
+        on_cpu=settings.gpu.lower() == "cpu",
         container=_container(settings),
     )
     with running_server(start) as server:

@@ -318,3 +318,15 @@ def test_a_context_that_the_model_does_not_know_is_found_by_the_plan(tmp_path: P
         ADAPTER.check(asked)
     ADAPTER.check(replace(asked, max_model_len=1024))
     ADAPTER.check(replace(asked, env={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}))
+
+
+def test_an_engine_on_the_client_s_processors_gives_way_to_it() -> None:
+    """It would make the client late by whole slices of a processor's time."""
+    with ADAPTER.start(replace(settings(), gpu="cpu")) as endpoint:
+        (pid,) = processes_with(endpoint.target.model if endpoint.target else "none")[-1:]
+        assert os.getpriority(os.PRIO_PROCESS, pid) >= 10
+    with ADAPTER.start(settings()) as endpoint:
+        pids = processes_with(endpoint.target.model if endpoint.target else "none")
+        assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in pids} == {
+            os.getpriority(os.PRIO_PROCESS, 0)
+        }

@@ -30,7 +30,7 @@ python=${2:-python3.11}
 here=$(cd "$(dirname "$0")" && pwd)
 
 if [ -x "$folder/bin/sglang-cpu" ] &&
-    "$folder/bin/python" -m pip show sglang 2>/dev/null | grep -qx "Version: $SGLANG"; then
+    compgen -G "$folder/lib/python3*/site-packages/sglang-$SGLANG.dist-info" >/dev/null; then
     echo "SGLang $SGLANG is in $folder already"
     exit 0
 fi
