@@ -19,9 +19,9 @@ import argparse
 import statistics
 from collections.abc import Callable, Sequence
 
-from harness.calibrate import ITL_MS, TTFT_MS, cores, measured
-from harness.calibration import Rung, Spread
-from harness.reference_process import reference_process
+from harness.calibration.finding import Rung, Spread
+from harness.calibration.rungs import ITL_MS, TTFT_MS, cores, measured
+from harness.reference.process import reference_process
 from harness.spec import Load
 
 OUTPUT_TOKENS = 256

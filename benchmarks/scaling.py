@@ -17,9 +17,9 @@ import os
 import statistics
 from collections.abc import Callable
 
-from harness.calibrate import ITL_MS, TTFT_MS, cores, fits, measured
-from harness.calibration import Rung
-from harness.reference_process import reference_process
+from harness.calibration.finding import Rung
+from harness.calibration.rungs import ITL_MS, TTFT_MS, cores, fits, measured
+from harness.reference.process import reference_process
 from harness.spec import Load
 
 OUTPUT_TOKENS, ROUNDS = 128, 3

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from harness import __version__
-from harness.engines_arguments import add_engines
+from harness.commands.engines_arguments import add_engines
+from harness.commands.load_arguments import Once, add_calibrate, add_dialect, add_load, add_serve
 from harness.interrupts import interruptible
-from harness.load_arguments import Once, add_calibrate, add_dialect, add_load, add_serve
 from harness.standard_streams import drop_unwritten_errors, open_standard_streams
 
 RUN_WENT_WRONG, WRONG_BEFORE_START, INTERRUPTED = 1, 2, 130  # 0 is good
@@ -66,14 +66,15 @@ def _flushed(code: Any) -> Any:
 def _run(arguments: argparse.Namespace) -> int:
     """Return the exit code of one command; foreseen errors are told."""
     # Everything heavy comes in here, so that `harness --help` answers at once.
-    from harness import commands, output  # noqa: PLC0415
+    from harness import output  # noqa: PLC0415
+    from harness.commands.table import COMMANDS, FORESEEN  # noqa: PLC0415
 
     output.spell_anything()
     try:
-        code = commands.COMMANDS[arguments.command](arguments)
+        code = COMMANDS[arguments.command](arguments)
         with output.printing():  # what the command left in the buffer
             return code
-    except commands.FORESEEN as error:
+    except FORESEEN as error:
         _tell(error)
         return RUN_WENT_WRONG if _has_begun(arguments) else WRONG_BEFORE_START
     except output.OutputError as error:

@@ -13,7 +13,12 @@ from typing import Any, Protocol
 
 from adapters.base import Endpoint, EngineAdapter, EngineError
 from harness import __version__
-from harness.cache_state import (
+from harness.client.live_history import takes_live
+from harness.client.request_body import Asking
+from harness.counter_moves import counter_moves
+from harness.environment import git_commit, host_facts
+from harness.evidence import Exercise, Triple, contradictions, examine
+from harness.load.cache_state import (
     CacheFinding,
     CacheStart,
     examine_cache,
@@ -21,17 +26,12 @@ from harness.cache_state import (
     primed,
     steady,
 )
-from harness.counter_moves import counter_moves
-from harness.environment import git_commit, host_facts
-from harness.evidence import Exercise, Triple, contradictions, examine
-from harness.live_history import takes_live
+from harness.load.play import Played, play_on
+from harness.load.question import Question, question_of, steady_seed
+from harness.load.schedule import ClosedLoop, Schedule
+from harness.load.worker_count import worker_count
 from harness.plan.document import plan_document
 from harness.plan.planned import Plan, PlannedArm, PlannedRun
-from harness.play import Played, play_on
-from harness.question import Question, question_of, steady_seed
-from harness.request_body import Asking
-from harness.schedule import ClosedLoop, Schedule
-from harness.worker_count import worker_count
 from results.records import RequestRecord
 from results.store import create_sweep, write_run, write_sweep
 from workloads.base import Conversation

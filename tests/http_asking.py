@@ -15,10 +15,10 @@ from scripted_server import Script, ScriptedServer
 from streams import DONE, a_request, chunked, token
 
 from adapters.base import Target
-from harness.aiohttp_client import AiohttpClient
-from harness.clock import MonotonicClock
-from harness.http_client import HttpClient
-from harness.request_body import Asking
+from harness.client.http import HttpClient
+from harness.client.http_by_aiohttp import AiohttpClient
+from harness.client.request_body import Asking
+from harness.timing.clock import MonotonicClock
 from results.records import RequestRecord
 
 TOKENS = (token("a"), token("b"), token("c", finish="stop"))

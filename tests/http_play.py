@@ -15,11 +15,11 @@ import numpy as np
 from adapters.base import EngineSettings
 from adapters.embedded.adapter import EmbeddedEndpoint
 from adapters.embedded.fine_loop import fine_loop
-from harness.client import Request, failed_record
-from harness.clock import MonotonicClock, VirtualClock, run_virtual, virtual_loop
-from harness.loadgen import play, requests_of
-from harness.schedule import ClosedLoop, Schedule
-from harness.virtual_client import VirtualClient
+from harness.client.base import Request, failed_record
+from harness.client.virtual import VirtualClient
+from harness.load.loadgen import play, requests_of
+from harness.load.schedule import ClosedLoop, Schedule
+from harness.timing.clock import MonotonicClock, VirtualClock, run_virtual, virtual_loop
 from results.records import RequestRecord
 from workloads.base import Conversation
 from workloads.prompts import token_ids

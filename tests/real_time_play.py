@@ -14,11 +14,11 @@ from adapters.embedded.config import Speculation
 from adapters.embedded.core import EngineCore
 from adapters.embedded.real_time import RealTimeEngine, Ticket
 from adapters.embedded.sequence import Sequence
-from harness.client import Request
-from harness.clock import VirtualClock, VirtualLoop, run_virtual, virtual_loop
-from harness.loadgen import play
-from harness.schedule import Schedule
-from harness.virtual_client import VirtualClient
+from harness.client.base import Request
+from harness.client.virtual import VirtualClient
+from harness.load.loadgen import play
+from harness.load.schedule import Schedule
+from harness.timing.clock import VirtualClock, VirtualLoop, run_virtual, virtual_loop
 from results.records import RequestRecord
 from workloads.base import Conversation, Segment, Turn
 from workloads.prompts import token_ids

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from harness.clock import VirtualClock, run_virtual, virtual_loop
-from harness.loadgen import Progress, play
-from harness.schedule import Schedule
-from harness.scripted_client import Script, ScriptedAnswer, ScriptedClient, always
+from harness.client.scripted import Script, ScriptedAnswer, ScriptedClient, always
+from harness.load.loadgen import Progress, play
+from harness.load.schedule import Schedule
+from harness.timing.clock import VirtualClock, run_virtual, virtual_loop
 from results.records import RequestRecord
 from workloads.base import Conversation, Segment, Turn
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from harness.client import Request
-from harness.exchange import Exchange, record_of
+from harness.client.base import Request
+from harness.client.exchange import Exchange, record_of
 from results.records import RequestRecord
 from workloads.base import Segment
 

@@ -12,11 +12,11 @@ from scripted_server import Script, ScriptedServer, serving
 from streams import DONE, MS, STREAM_HEAD, a_request, chunk, chunked, with_length
 
 from adapters.base import Target
-from harness.aiohttp_client import AiohttpClient
-from harness.clock import MonotonicClock
-from harness.http_client import HttpClient
-from harness.reach import client_for
-from harness.request_body import Asking
+from harness.client.http import HttpClient
+from harness.client.http_by_aiohttp import AiohttpClient
+from harness.client.reach import client_for
+from harness.client.request_body import Asking
+from harness.timing.clock import MonotonicClock
 from results.records import RequestRecord
 
 run = pytest.fixture(params=["uvloop"])(on_each_loop)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streams import delta, event, token
 
-from harness.alike import Alike, has_output, learned
+from harness.client.alike import Alike, has_output, learned
 
 
 def data_of(one: bytes) -> bytes:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streams import DONE, delta, event, token, usage, usage_event
 
-from harness.answer import Answer, read_answer, refusal_text
+from harness.client.answer import Answer, read_answer, refusal_text
 
 
 def read(*events: bytes) -> Answer:

@@ -9,7 +9,7 @@ import pytest
 from known_runs import known_manifest, known_record, steady_records
 
 from adapters.base import Target
-from harness.prompt_counts import prompt_counts
+from harness.load.prompt_counts import prompt_counts
 from results.checks import doubts
 from results.doubt import Doubt
 from results.metrics import run_figures

@@ -21,7 +21,7 @@ ONE_HOME = {
     "jinja2": r"results/report\.py",
     "pyarrow": r"results/parquet\.py",
     "scipy": r"results/(statistics|plots/\w+)\.py",
-    "rich": r"harness/(commands|output|progress|plan/text)\.py|results/(tables|engine_tables)\.py",
+    "rich": r"(harness/(commands/sweeps|output|progress|plan/text)|results/(engine_)?tables)\.py",
 }
 # Results are functions of stored records: no clock, no network, no chance.
 NOT_FOR_RESULTS = {"time", "socket", "asyncio", "aiohttp", "urllib", "http", "random", "subprocess"}

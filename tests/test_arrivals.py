@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from harness.arrivals import constant_arrivals, gamma_arrivals, poisson_arrivals, trace_arrivals
+from harness.load.arrivals import (
+    constant_arrivals,
+    gamma_arrivals,
+    poisson_arrivals,
+    trace_arrivals,
+)
 
 S = 1_000_000_000
 ALPHA = 0.001

@@ -15,7 +15,7 @@ from test_sweep import Quiet, adapters
 from adapters.base import EngineSettings, Target
 from adapters.embedded.adapter import EmbeddedAdapter, EmbeddedEndpoint
 from adapters.embedded.sequence import Sequence
-from harness.cache_state import examine_cache, fresh_salt
+from harness.load.cache_state import examine_cache, fresh_salt
 from harness.plan.make import make_plan
 from harness.spec import load_sweep
 from harness.sweep import Sweep

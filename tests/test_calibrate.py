@@ -16,17 +16,18 @@ import numpy as np
 import pytest
 from sweep_files import write
 
-from harness import calibrate_command, calibration_store
-from harness.calibrate import ITL_MS, TTFT_MS, cores, measured, rung
-from harness.calibration import Rung, Spread, calibration_document, highest_tokens_per_s
-from harness.calibration_store import keep_calibration, latest_calibration
+from harness.calibration import store as calibration_store
+from harness.calibration.finding import Rung, Spread, calibration_document, highest_tokens_per_s
+from harness.calibration.rungs import ITL_MS, TTFT_MS, cores, measured, rung
+from harness.calibration.stamp_errors import stamp_errors
+from harness.calibration.store import keep_calibration, latest_calibration
 from harness.cli import main
-from harness.connection import Connection
+from harness.client.connection import Connection
+from harness.commands import calibrate as calibrate_command
 from harness.plan.token_rate import PeakRate
-from harness.reference_log import ReferenceLog, SentAnswer
-from harness.reference_process import reference_process
+from harness.reference.log import ReferenceLog, SentAnswer
+from harness.reference.process import reference_process
 from harness.spec import Load
-from harness.stamp_errors import stamp_errors
 from results.records import RequestRecord
 
 ROOT = Path(__file__).parents[1]

@@ -12,8 +12,9 @@ from rich.console import Console
 from sweep_files import write
 
 from adapters.embedded.adapter import EmbeddedAdapter
-from harness import __version__, commands
+from harness import __version__
 from harness.cli import main
+from harness.commands import sweeps
 from harness.plan.make import make_plan
 from harness.plan.planned import PlannedRun
 from harness.progress import LiveProgress
@@ -215,7 +216,7 @@ def test_the_exit_code_is_what_the_runs_came_to(
 ) -> None:
     """A script can trust 0: no run failed or was void."""
     summary = {"runs": [{"status": "ok"}, {"status": status}]}
-    monkeypatch.setattr(commands, "rebuild", lambda _: summary)
+    monkeypatch.setattr(sweeps, "rebuild", lambda _: summary)
 
     assert main(["report", "out", "--json"]) == code
 
@@ -323,7 +324,7 @@ def test_a_report_with_gaps_is_good_where_something_was_measured(
 ) -> None:
     """Gaps alone are told and are no fault; nothing measured at all is one."""
     summary = {"runs": [{"status": status} for status in statuses]}
-    monkeypatch.setattr(commands, "rebuild", lambda _: summary)
+    monkeypatch.setattr(sweeps, "rebuild", lambda _: summary)
 
     assert main(["report", "out", "--json"]) == code
 

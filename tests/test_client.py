@@ -8,9 +8,9 @@ import socket
 
 import pytest
 
-from harness.client import Request, failed_record, network_error_kind
-from harness.clock import MonotonicClock, VirtualClock, run_virtual, virtual_loop
-from harness.scripted_client import Script, ScriptedAnswer, ScriptedClient, always, even_answer
+from harness.client.base import Request, failed_record, network_error_kind
+from harness.client.scripted import Script, ScriptedAnswer, ScriptedClient, always, even_answer
+from harness.timing.clock import MonotonicClock, VirtualClock, run_virtual, virtual_loop
 from results.records import RequestRecord
 from workloads.base import Segment
 

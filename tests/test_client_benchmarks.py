@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.reference_process import reference_process
+from harness.reference.process import reference_process
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 COMPILER = shutil.which("cc")

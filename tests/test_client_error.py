@@ -20,8 +20,9 @@ from known_runs import (
     steady_records,
 )
 
-from harness import load_command, load_order
 from harness.cli import main
+from harness.commands import load as load_command
+from harness.commands import load_order
 from results.analysis import summarize
 from results.certificate import certificate
 from results.client_error import error_of_pairs

@@ -7,7 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.clock import MonotonicClock, VirtualClock, VirtualLoop, run_virtual, virtual_loop
+from harness.timing.clock import (
+    MonotonicClock,
+    VirtualClock,
+    VirtualLoop,
+    run_virtual,
+    virtual_loop,
+)
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -330,8 +336,8 @@ def test_a_late_waking_loop_does_not_make_the_monotonic_clock_late(
             late.append(clock.now_ns() - target_ns)
         return late
 
-    monkeypatch.setattr("harness.clock.time.perf_counter_ns", lambda: now_ns[0])
-    monkeypatch.setattr("harness.clock.asyncio.sleep", late_sleep)
+    monkeypatch.setattr("harness.timing.clock.time.perf_counter_ns", lambda: now_ns[0])
+    monkeypatch.setattr("harness.timing.clock.asyncio.sleep", late_sleep)
 
     late_ns = asyncio.run(main())
 

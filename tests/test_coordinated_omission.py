@@ -17,8 +17,8 @@ import pytest
 from known_runs import OPEN, known_manifest
 
 from adapters.base import Target
-from harness.play import play_http
-from harness.schedule import OpenLoop
+from harness.load.play import play_http
+from harness.load.schedule import OpenLoop
 from results.metrics import RunFigures, run_figures
 from results.parquet import table_of
 from workloads.base import Conversation, Segment, Turn

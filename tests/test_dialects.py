@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from known_runs import known_record
 
-from harness.load_arguments import DIALECTS as ON_THE_COMMAND_LINE
+from harness.commands.load_arguments import DIALECTS as ON_THE_COMMAND_LINE
 from results.dialects import DIALECTS
 from results.dialects.requests import requests_of
 from results.parquet import table_of

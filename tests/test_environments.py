@@ -25,8 +25,9 @@ from adapters.environments import (
 )
 from adapters.programs import MissingProgramError, program_words
 from adapters.runtime import Runtime
-from harness import engines_arguments, engines_command
 from harness.cli import main
+from harness.commands import engines as engines_command
+from harness.commands import engines_arguments
 from harness.spec import load_sweep
 
 SWEEP = """

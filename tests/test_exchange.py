@@ -28,8 +28,8 @@ from streams import (
     with_length,
 )
 
-from harness.exchange import record_of, unread_record
-from harness.http1 import read_head
+from harness.client.exchange import record_of, unread_record
+from harness.client.http1 import read_head
 from results.records import RequestRecord
 
 RESET = ("connection_reset", "ConnectionResetError: gone")

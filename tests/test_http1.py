@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.http1 import BodyEnd, Head, NotHttpError, read_body, read_head
+from harness.client.http1 import BodyEnd, Head, NotHttpError, read_body, read_head
 
 
 def head_of(text: str) -> Head:

@@ -22,13 +22,13 @@ from streams import (
 )
 
 from adapters.base import Target
-from harness.client import Request
-from harness.clock import MonotonicClock, run_virtual
-from harness.connection import Connection
-from harness.http_client import HttpClient
-from harness.loadgen import play
-from harness.schedule import ClosedLoop
-from harness.turns import Turns
+from harness.client.base import Request
+from harness.client.connection import Connection
+from harness.client.http import HttpClient
+from harness.client.turns import Turns
+from harness.load.loadgen import play
+from harness.load.schedule import ClosedLoop
+from harness.timing.clock import MonotonicClock, run_virtual
 from results.records import RequestRecord
 from workloads.base import Conversation, Segment, Turn
 

@@ -20,9 +20,9 @@ from streams import (
 )
 
 from adapters.base import Target
-from harness.clock import MonotonicClock
-from harness.http_client import HttpClient
-from harness.request_body import Asking
+from harness.client.http import HttpClient
+from harness.client.request_body import Asking
+from harness.timing.clock import MonotonicClock
 from results.records import RequestRecord
 
 run = pytest.fixture(params=LOOPS)(on_each_loop)

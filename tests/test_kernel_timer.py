@@ -9,8 +9,8 @@ import time
 import pytest
 import uvloop
 
-from harness.clock import MonotonicClock
-from harness.kernel_timer import Alarm
+from harness.timing.clock import MonotonicClock
+from harness.timing.kernel_timer import Alarm
 
 MS = 1_000_000
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a timer of Linux")

@@ -21,15 +21,15 @@ from sweep_files import problems, sweep
 
 from adapters.base import Target
 from adapters.embedded.core import EngineCore
-from harness.aiohttp_client import AiohttpClient
-from harness.client import Request
-from harness.clock import MonotonicClock, VirtualClock, run_virtual, virtual_loop
-from harness.http_client import HttpClient
-from harness.live_history import answer_ids, continued, playable, prompt_ids
-from harness.loadgen import play, requests_of
-from harness.request_body import Asking, body_bytes
-from harness.schedule import ClosedLoop
-from harness.virtual_client import VirtualClient
+from harness.client.base import Request
+from harness.client.http import HttpClient
+from harness.client.http_by_aiohttp import AiohttpClient
+from harness.client.live_history import answer_ids, continued, playable, prompt_ids
+from harness.client.request_body import Asking, body_bytes
+from harness.client.virtual import VirtualClient
+from harness.load.loadgen import play, requests_of
+from harness.load.schedule import ClosedLoop
+from harness.timing.clock import MonotonicClock, VirtualClock, run_virtual, virtual_loop
 from results.records import RequestRecord
 from workloads.base import Conversation, Segment
 from workloads.lengths import Fixed, Uniform

@@ -14,12 +14,12 @@ from scripted_play import (
     requests_alive,
 )
 
-from harness.arrivals import poisson_arrivals
-from harness.client import Request
-from harness.clock import MonotonicClock, VirtualClock, run_virtual, virtual_loop
-from harness.loadgen import play, requests_of
-from harness.schedule import ClosedLoop, OpenLoop, Schedule
-from harness.scripted_client import ScriptedAnswer, ScriptedClient, even_answer
+from harness.client.base import Request
+from harness.client.scripted import ScriptedAnswer, ScriptedClient, even_answer
+from harness.load.arrivals import poisson_arrivals
+from harness.load.loadgen import play, requests_of
+from harness.load.schedule import ClosedLoop, OpenLoop, Schedule
+from harness.timing.clock import MonotonicClock, VirtualClock, run_virtual, virtual_loop
 from results.records import RequestRecord
 from workloads.base import Conversation
 

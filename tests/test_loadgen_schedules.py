@@ -16,12 +16,12 @@ from scripted_play import (
     sent,
 )
 
-from harness.arrivals import poisson_arrivals
-from harness.client import Request
-from harness.clock import VirtualClock, run_virtual, virtual_loop
-from harness.loadgen import play
-from harness.schedule import ClosedLoop, OpenLoop, Schedule
-from harness.scripted_client import ScriptedAnswer, ScriptedClient, always, even_answer
+from harness.client.base import Request
+from harness.client.scripted import ScriptedAnswer, ScriptedClient, always, even_answer
+from harness.load.arrivals import poisson_arrivals
+from harness.load.loadgen import play
+from harness.load.schedule import ClosedLoop, OpenLoop, Schedule
+from harness.timing.clock import VirtualClock, run_virtual, virtual_loop
 from results.records import RequestRecord
 from workloads.base import Conversation, Segment, Turn
 

@@ -9,7 +9,7 @@ import time
 import pytest
 import uvloop
 
-from harness.loop_lag import PERIOD_NS, LoopLag
+from harness.timing.loop_lag import PERIOD_NS, LoopLag
 
 MS = 1_000_000
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a timer of Linux")

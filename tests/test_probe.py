@@ -13,8 +13,8 @@ from streams import a_request
 
 from adapters.base import Target
 from harness.cli import main
-from harness.client import failed_record
-from harness.probe import settled
+from harness.client.base import failed_record
+from harness.load.probe import settled
 from results.records import RequestRecord
 
 ALL = frozenset({"seed", "ignore_eos", "include_usage", "continuous_usage_stats"})

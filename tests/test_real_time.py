@@ -28,8 +28,8 @@ from adapters.base import EngineError
 from adapters.embedded.core import EngineCore
 from adapters.embedded.fine_loop import fine_loop
 from adapters.embedded.real_time import RealTimeEngine
-from harness.clock import VirtualLoop, run_virtual, virtual_loop
-from harness.schedule import ClosedLoop, OpenLoop
+from harness.load.schedule import ClosedLoop, OpenLoop
+from harness.timing.clock import VirtualLoop, run_virtual, virtual_loop
 from workloads.prompts import token_ids
 
 

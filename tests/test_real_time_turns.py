@@ -23,8 +23,8 @@ from real_time_play import (
 from adapters.embedded.core import EngineCore
 from adapters.embedded.fine_loop import fine_loop
 from adapters.embedded.real_time import RealTimeEngine
-from harness.clock import VirtualLoop
-from harness.schedule import ClosedLoop
+from harness.load.schedule import ClosedLoop
+from harness.timing.clock import VirtualLoop
 
 
 def test_a_client_that_needs_a_moment_has_the_latencies_of_one_that_does_not() -> None:

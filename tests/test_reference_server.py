@@ -20,10 +20,10 @@ import pytest
 from adapters.asking import ask
 from adapters.attach import attach
 from adapters.base import EngineError
-from harness.reference_http import read_asked, take_request
-from harness.reference_log import LogWriter, ReferenceLog, SentAnswer, Tick, read_reference_log
-from harness.reference_process import ReferenceProcess, reference_process
-from harness.reference_server import send_unpaced
+from harness.reference.bodies import read_asked, take_request
+from harness.reference.log import LogWriter, ReferenceLog, SentAnswer, Tick, read_reference_log
+from harness.reference.process import ReferenceProcess, reference_process
+from harness.reference.server import send_unpaced
 
 END = b"0\r\n\r\n"
 ASKED = {"model": "reference", "prompt": [1, 2, 3], "max_tokens": 20, "stream": True}
@@ -293,7 +293,7 @@ def test_it_ends_when_told_and_its_log_is_whole(how: str, tmp_path: Path) -> Non
     log_path = tmp_path / "log"
     process = subprocess.Popen(
         [
-            sys.executable, "-m", "harness.reference_server", "--end-with-stdin",
+            sys.executable, "-m", "harness.reference.server", "--end-with-stdin",
             "--log", str(log_path), "--ttft-ms", "5", "--itl-ms", "5",
         ],
         stdin=subprocess.PIPE,
@@ -349,7 +349,7 @@ def test_a_server_that_cannot_start_or_dies_is_an_error() -> None:
 
 def test_the_server_imports_nothing_heavy() -> None:
     """It starts at once, and nothing of other libraries runs beside its tick."""
-    code = "import sys, harness.reference_server; print(*sys.modules)"
+    code = "import sys, harness.reference.server; print(*sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from streams import a_request
 
 from adapters.base import Target
-from harness.descriptors import allow_open_files
-from harness.request_body import Asking, body_bytes, endpoint, head_bytes, request_headers
+from harness.client.descriptors import allow_open_files
+from harness.client.request_body import Asking, body_bytes, endpoint, head_bytes, request_headers
 from workloads.base import Segment
 from workloads.prompts import token_ids
 from workloads.words import WORDS, prompt_text

@@ -17,7 +17,7 @@ import pytest
 from http_play import play_http, play_virtually
 from served import MODEL, served_settings
 
-from harness.schedule import ClosedLoop
+from harness.load.schedule import ClosedLoop
 from results.records import RequestRecord
 from workloads.lengths import Fixed, Uniform
 from workloads.shared_prefix import SharedPrefix

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.sse import Events, read_events
+from harness.client.sse import Events, read_events
 
 
 def told(stream: bytes) -> list[tuple[bytes, int]]:

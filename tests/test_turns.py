@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from harness.clock import MonotonicClock
-from harness.turns import Turns
+from harness.client.turns import Turns
+from harness.timing.clock import MonotonicClock
 
 
 async def woken(turns: Turns, count: int, *, busy_rounds: int) -> list[int]:

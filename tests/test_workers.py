@@ -20,11 +20,11 @@ from scripted_server import Script, ScriptedServer, serving
 from streams import DONE, chunked, token, usage_event
 
 from adapters.base import Target
-from harness.loadgen import sessions_of
-from harness.play import Played, PlayInterrupted, play_http
-from harness.request_body import Asking
-from harness.schedule import ClosedLoop, OpenLoop, Slots
-from harness.share import Share, split
+from harness.client.request_body import Asking
+from harness.load.loadgen import sessions_of
+from harness.load.play import Played, PlayInterrupted, play_http
+from harness.load.schedule import ClosedLoop, OpenLoop, Slots
+from harness.load.share import Share, split
 from workloads.base import Conversation, Segment, Turn
 
 MS = 1_000_000

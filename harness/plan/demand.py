@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.question import starts_of
+from harness.load.question import starts_of
 from harness.spec import AnyWorkload, Load, WorkloadChoice
 from harness.spec.quantities import duration_text
 from results.statistics import needed_samples

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from adapters.base import AS_IT_IS, EngineAdapter
+from harness.load.question import steady_seed
 from harness.plan.arms import engine_arms, plannable, settings_of
 from harness.plan.capability import Capability, capabilities
 from harness.plan.demand import Demand, check_starts, demand_of
 from harness.plan.estimate import expected, with_what_is_asked_before
 from harness.plan.planned import Plan, PlannedArm, PlannedRun, labels
-from harness.question import steady_seed
 from harness.spec import Load, SweepSpec, WorkloadChoice
 from harness.spec.designs import CONTROL_ARM
 from results.store import FORMAT

@@ -1,0 +1,1 @@
+"""What the instrument itself is off by on this machine."""

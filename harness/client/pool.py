@@ -1,0 +1,108 @@
+"""The connections of a run: opened beforehand, kept, and replaced before a server tires of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from harness.client.base import network_error_kind
+from harness.client.connection import Connection, open_connection
+from harness.client.turns import Turns
+from harness.timing.clock import NS_PER_S, Clock
+
+# Common servers close a connection that was idle for 5 s (uvicorn, Node.js) or longer.
+IDLE_LIMIT_S = 4.0
+# Handshakes at once while a pool fills: some servers queue no more, and a lost one waits a second.
+_AT_ONCE = 32
+
+
+class Pool:
+    """Connections to one server. Lends each to one request at a time; there is no upper limit."""
+
+    def __init__(
+        self, host: str, port: int, clock: Clock, *, idle_limit_s: float = IDLE_LIMIT_S
+    ) -> None:
+        self._host, self._port, self._clock = host, port, clock
+        self._idle_limit_ns = round(idle_limit_s * NS_PER_S)
+        self._idle: list[Connection] = []  # the one used last is lent first: it is the freshest
+        self._open: set[Connection] = set()
+        self._wanted = 0
+        self.opened = 0  # connections so far
+        self._turns = Turns(clock)
+        self._tending: asyncio.Task[None] | None = None
+
+    async def fill(self, count: int) -> int:
+        """Open connections until `count` are there, and keep so many; return how many there are.
+
+        Fewer come where the server refuses them: the requests themselves will say so.
+        """
+        self._wanted = max(self._wanted, count)
+        await self._top_up()
+        if self._tending is None:
+            self._tending = asyncio.create_task(self._tend(), name="kept connections")
+        return len(self._open)
+
+    def take(self) -> Connection | None:
+        """Return a kept connection that is fresh enough to be lent; None when there is none."""
+        while self._idle:
+            connection = self._idle.pop()
+            if self._is_fresh(connection):
+                return connection
+            connection.abort()
+        return None
+
+    async def open(self) -> Connection:
+        """Return a new connection, lent at once. Raises `OSError`."""
+        connection = await open_connection(self._host, self._port, self._clock, self._turns)
+        self.opened += 1
+        self._open.add(connection)
+        connection.gone.add_done_callback(lambda _: self._open.discard(connection))
+        return connection
+
+    def give_back(self, connection: Connection) -> None:
+        """Take back a lent connection, for another request where it is kept."""
+        if connection.kept:
+            connection.idle_since_ns = self._clock.now_ns()
+            self._idle.append(connection)
+
+    async def close(self) -> None:
+        """Close all connections, lent ones too, and return when none is open."""
+        if self._tending is not None:
+            self._tending.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._tending
+            self._tending = None
+        self._idle.clear()
+        gone = [connection.gone for connection in self._open]
+        for connection in self._open:
+            connection.abort()
+        await asyncio.gather(*gone)
+
+    def _is_fresh(self, connection: Connection) -> bool:
+        idle_ns = self._clock.now_ns() - connection.idle_since_ns
+        return connection.kept and idle_ns < self._idle_limit_ns
+
+    async def _tend(self) -> None:
+        """Replace idle connections that grow old, and lost ones, until cancelled."""
+        while True:
+            await asyncio.sleep(self._idle_limit_ns / NS_PER_S / 8)
+            fresh = [connection for connection in self._idle if self._is_fresh(connection)]
+            for connection in set(self._idle) - set(fresh):
+                connection.abort()
+            self._idle = fresh
+            await self._top_up()
+
+    async def _top_up(self) -> None:
+        """Open what is missing, a few at a time; a refusal ends the attempt."""
+        while (missing := self._wanted - len(self._open)) > 0:
+            ends = await asyncio.gather(
+                *(self.open() for _ in range(min(missing, _AT_ONCE))), return_exceptions=True
+            )
+            opened = [end for end in ends if isinstance(end, Connection)]
+            for end in ends:
+                if isinstance(end, BaseException) and network_error_kind(end) is None:
+                    raise end
+            for connection in opened:
+                self.give_back(connection)
+            if len(opened) < len(ends):
+                return

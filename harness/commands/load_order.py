@@ -1,0 +1,213 @@
+"""From the words of `harness load` to an order. What would be ignored is refused."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from adapters.attach import attach
+from adapters.base import EngineError
+from harness.commands.loading import MOST_REQUESTS, LoadOrder
+from harness.spec import AnyWorkload, Load, SpecError
+from harness.spec.quantities import duration_ns
+from harness.spec.trace_format import guess_format
+from results.store import StoreError
+from workloads.lengths import Fixed
+from workloads.multi_turn import MultiTurn
+from workloads.shared_prefix import SharedPrefix
+from workloads.trace import TraceReplay
+
+_KINDS = "shared-prefix, multi-turn or trace:PATH"
+_PROMPT_TOKENS, _OUTPUT_TOKENS, _TURNS, _REQUESTS = 128, 256, 4, 100  # where nothing is said
+_MOST_TURNS = 10_000
+_LONGEST_NS = 366 * 86_400 * 1_000_000_000
+# Which options each kind of traffic has; the others say the same of their own.
+_OF_KINDS = {
+    "shared-prefix": ("prompt-tokens", "output-tokens"),
+    "multi-turn": ("prompt-tokens", "output-tokens", "turns"),
+    "trace": ("format", "time-unit", "block-tokens", "bad-rows"),
+}
+
+
+def order_of(arguments: argparse.Namespace) -> LoadOrder:
+    """Return what the command line asks for; the server is asked who it is last.
+
+    Raises `SpecError`, `WorkloadError`, `StoreError` or `EngineError`.
+    """
+    kind, _, path = arguments.workload.partition(":")
+    if kind not in _OF_KINDS or (kind == "trace") != bool(path):
+        raise SpecError(f"--workload {arguments.workload!r} is none; expected {_KINDS}")
+    for name in ("requests", "warmup"):
+        if (getattr(arguments, name) or 0) > MOST_REQUESTS:
+            raise SpecError(f"--{name}: one load has at most {MOST_REQUESTS:,} requests")
+    asked = _load(arguments, kind)
+    workload = _workload(arguments, kind, path)
+    if isinstance(workload, TraceReplay) and asked.limit is not None:
+        workload = replace(workload, limit=asked.limit)
+    if arguments.out is not None and os.path.lexists(arguments.out):
+        error = StoreError(f"--out {arguments.out}: exists already; a load never overwrites one")
+        error.add_note("name a new folder, or leave --out away to keep nothing")
+        raise error
+    if arguments.tokenizer is not None and arguments.api == "chat":
+        raise SpecError("--tokenizer is for prompts of token ids, and a chat has texts")
+    timeout_ns = _duration("--timeout", arguments.timeout)
+    return LoadOrder(
+        endpoint=attach(
+            arguments.url,
+            arguments.model,
+            api=arguments.api,
+            vocabulary=_vocabulary(arguments.tokenizer),
+            wait_s=(_duration("--wait", arguments.wait) or 0) / 1e9,
+            api_key_env=arguments.api_key_env,
+            waiting=_say,
+        ),
+        workload=workload,
+        workload_kind=kind,
+        load=asked,
+        seed=arguments.seed,
+        warmup=arguments.warmup,
+        workers=arguments.workers,
+        timeout_s=None if timeout_ns is None else timeout_ns / 1e9,
+        out=arguments.out,
+        dialect=arguments.dialect,
+    )
+
+
+def _say(text: str) -> None:
+    """Say why nothing moves, where somebody listens."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{text}\n")
+
+
+def _load(arguments: argparse.Namespace, kind: str) -> Load:
+    if arguments.arrivals == "trace":
+        return _at_the_traces_times(arguments, kind)
+    if arguments.speedup is not None:
+        raise SpecError("--speedup belongs to a trace's own times: it needs --arrivals trace")
+    if arguments.rate is None:
+        _refuse(arguments, "belongs to an open loop: it needs --rate", *_OPEN)
+        few = None if kind == "trace" else _REQUESTS
+        return Load(
+            mode="concurrency",
+            arrivals="closed",
+            concurrency=arguments.concurrency or 1,
+            requests=arguments.requests or few,
+        )
+    _refuse(arguments, "belongs to a closed loop; with --rate give --duration", *_CLOSED)
+    duration = _duration("--duration", arguments.duration)
+    if duration is None:
+        raise SpecError("--rate needs --duration, as '60 s'")
+    expected = arguments.rate * duration / 1e9
+    if expected > MOST_REQUESTS:
+        raise SpecError(
+            f"--rate {arguments.rate:g} for {duration / 1e9:g} s starts about {expected:,.0f} "
+            f"conversations; one load has at most {MOST_REQUESTS:,} requests"
+        )
+    return Load(
+        mode="rate",
+        arrivals=arguments.arrivals or "poisson",
+        rate_rps=arguments.rate,
+        max_concurrency=arguments.max_concurrency,
+        duration_ns=duration,
+    )
+
+
+_OPEN = ("duration", "arrivals", "max-concurrency")
+_CLOSED = ("concurrency", "requests")
+
+
+def _at_the_traces_times(arguments: argparse.Namespace, kind: str) -> Load:
+    if kind != "trace":
+        raise SpecError("--arrivals trace takes its times from a trace: --workload trace:PATH")
+    _refuse(arguments, "does not go with --arrivals trace", "rate", "duration", "concurrency")
+    return Load(
+        mode="trace",
+        arrivals="trace",
+        limit=arguments.requests,
+        speedup=arguments.speedup or 1.0,
+        max_concurrency=arguments.max_concurrency,
+    )
+
+
+def _refuse(arguments: argparse.Namespace, why: str, *names: str) -> None:
+    """Raise `SpecError` for the first of these options that was given."""
+    for name in names:
+        if getattr(arguments, name.replace("-", "_")) is not None:
+            raise SpecError(f"--{name} {why}")
+
+
+def _workload(arguments: argparse.Namespace, kind: str, path: str) -> AnyWorkload:
+    others = {name for names in _OF_KINDS.values() for name in names} - {*_OF_KINDS[kind]}
+    _refuse(arguments, f"says nothing of --workload {kind}", *sorted(others))
+    if kind == "trace":
+        file = Path(path)
+        return TraceReplay(
+            name=kind,
+            format=arguments.format or guess_format(file),
+            path=file,
+            block_tokens=arguments.block_tokens,
+            time_unit=arguments.time_unit,
+            bad_rows=arguments.bad_rows or "refuse",
+        )
+    prompt_tokens = arguments.prompt_tokens or _PROMPT_TOKENS
+    output = Fixed(arguments.output_tokens or _OUTPUT_TOKENS)
+    if kind == "shared-prefix":
+        shared = prompt_tokens // 2
+        return SharedPrefix(
+            name=kind,
+            prefix_tokens=Fixed(shared),
+            suffix_tokens=Fixed(prompt_tokens - shared),
+            output_tokens=output,
+        )
+    turns = arguments.turns or _TURNS
+    if turns > _MOST_TURNS:
+        raise SpecError(f"--turns {turns:,}: a chat has at most {_MOST_TURNS:,} turns")
+    return MultiTurn(
+        name=kind,
+        turns=turns,
+        first_tokens=Fixed(prompt_tokens),
+        turn_tokens=Fixed(prompt_tokens),
+        output_tokens=output,
+    )
+
+
+def _duration(option: str, text: str | None) -> int | None:
+    """Return nanoseconds, above 0; a number without a unit is in seconds."""
+    if text is None:
+        return None
+    try:
+        plain = text.replace(".", "", 1).isdigit()
+        time_ns = duration_ns(f"{text} s" if plain else text)
+    except ValueError as cause:
+        raise SpecError(f"{option}: {cause}") from cause
+    if not 0 < time_ns <= _LONGEST_NS:
+        raise SpecError(f"{option}: expected more than 0 and at most a year; found {text!r}")
+    return time_ns
+
+
+def _vocabulary(path: Path | None) -> int | None:
+    """Return how many ids the tokenizer at `path` knows; None without one. Raises `EngineError`."""
+    if path is None:
+        return None
+    file = path / "tokenizer.json" if path.is_dir() else path
+    try:
+        document: Any = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as cause:
+        raise _no_tokenizer(path, str(cause)) from cause
+    model = document.get("model") if isinstance(document, dict) else None
+    ids = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(ids, dict | list) or len(ids) < 2:
+        raise _no_tokenizer(path, f"{file.name} is JSON, but has no vocabulary at model.vocab")
+    return len(ids)
+
+
+def _no_tokenizer(path: Path, why: str) -> EngineError:
+    error = EngineError(f"--tokenizer {path}: no tokenizer was found there ({why})")
+    error.add_note("give the model's folder, or its tokenizer.json")
+    return error

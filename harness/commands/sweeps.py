@@ -1,0 +1,121 @@
+"""`harness run`, `plan` and `report`: read, plan, run, rebuild, show."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from adapters import ENGINES
+from adapters.base import EngineAdapter
+from harness.output import PlainConsole, printing
+from harness.plan.document import plan_document
+from harness.plan.make import make_plan
+from harness.plan.planned import Plan
+from harness.plan.selection import select
+from harness.plan.text import print_plan
+from harness.progress import LiveProgress
+from harness.quickstart import quickstart
+from harness.reporting import rebuild
+from harness.spec import load_sweep
+from harness.sweep import Sweep
+from results.dialects.block import dialect_block
+from results.dialects.document import dialect_document
+from results.store import StoreError
+from results.tables import print_summary
+
+# Of a run: its numbers are not vouched for.
+_WENT_WRONG = {"failed", "void", "invalid"}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do a sweep and report on it; return the exit code."""
+    adapters = _adapters()
+    plan = _planned(arguments.sweep or quickstart(), adapters)
+    if arguments.only is not None:
+        plan = select(plan, arguments.only)
+    plan.check_programs()
+    folder = _new_folder(arguments.out, plan.spec.name)
+    arguments.folder = folder
+    with LiveProgress(PlainConsole(stderr=True), len(plan.planned)) as progress:
+        Sweep(plan, adapters, folder).run(progress)
+    return _show(folder, as_json=arguments.json)
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Show what a sweep will do; start nothing."""
+    planned = _planned(arguments.sweep, _adapters())
+    with printing():
+        if arguments.json:
+            _print_json(plan_document(planned))
+        else:
+            print_plan(planned, PlainConsole())
+    return 0
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Rebuild the report of a stored sweep and show it; return what its runs came to."""
+    if arguments.directory.is_file():
+        raise StoreError(f"{arguments.directory}: is a file; expected the folder of a sweep")
+    return _show(arguments.directory, as_json=arguments.json, dialect=arguments.dialect)
+
+
+def _adapters() -> dict[str, EngineAdapter]:
+    return {name: adapter() for name, adapter in ENGINES.items()}
+
+
+def _planned(path: Path, adapters: Mapping[str, EngineAdapter]) -> Plan:
+    return make_plan(load_sweep(path, engines=tuple(adapters)), adapters)
+
+
+def _new_folder(out: Path | None, name: str) -> Path:
+    """Return the folder that the sweep will make. Raises `StoreError` for one that is there."""
+    if out is None:
+        stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        numbered = (stem.with_name(f"{stem.name}-{number}") for number in range(2, 1000))
+        return next(path for path in (stem, *numbered) if not path.exists())
+    if os.path.lexists(out):  # unlike `Path.exists`, False for a name too long for the disk
+        error = StoreError(f"--out {out}: exists already; a sweep never overwrites another")
+        error.add_note("name a new folder, or leave --out away")
+        raise error
+    return out
+
+
+def _show(folder: Path, *, as_json: bool, dialect: str | None = None) -> int:
+    summary = rebuild(folder)
+    told = None if dialect is None else dialect_document(folder, dialect, summary)
+    statuses = Counter(one["status"] for one in summary["runs"])
+    not_run = sum(
+        one["status"] == "interrupted" and not one.get("metrics") for one in summary["runs"]
+    )
+    with printing():
+        if as_json:
+            _print_json(summary if told is None else {**summary, "dialect": told})
+        else:
+            print_summary(summary, PlainConsole())
+            sys.stdout.write("" if told is None else f"\n{dialect_block(summary, told)}\n")
+    with printing() if not as_json else contextlib.suppress(OSError):
+        console = PlainConsole(stderr=as_json)
+        for line in (*_missing(statuses, not_run), f"wrote {folder}"):
+            console.print(Text(line), soft_wrap=True)
+    return 1 if _WENT_WRONG & set(statuses) or not statuses["ok"] else 0
+
+
+def _missing(statuses: Counter[str], not_run: int) -> Iterator[str]:
+    """Yield how many of the planned runs are stored, where some are not."""
+    planned = statuses.total() - statuses["skipped"]
+    if not_run:
+        yield f"{planned - not_run} of {planned} planned runs are stored; the others did not finish"
+
+
+def _print_json(document: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")

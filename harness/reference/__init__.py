@@ -1,0 +1,1 @@
+"""A server of known token times, to measure clients against."""

@@ -1,0 +1,1 @@
+"""Clocks, timers of the kernel, and how late a loop is."""
