@@ -5,6 +5,7 @@ Only GETs are sent from here: a server's own count of requests is that of the lo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import ssl
 import time
@@ -22,18 +23,23 @@ from adapters.server_metrics import ServerMetrics
 _COMMON = frozenset({"seed", "ignore_eos", "include_usage"})
 _FIELDS = {
     "vllm:": _COMMON | {"continuous_usage_stats", "cache_salt", "return_token_ids"},
-    "sglang:": _COMMON | {"continuous_usage_stats"},
+    "sglang:": _COMMON | {"continuous_usage_stats", "return_token_ids"},
     "trtllm_": frozenset({"seed", "ignore_eos", "include_usage"}),
 }
 _UNKNOWN_FIELDS = _COMMON | {"continuous_usage_stats"}
 # Ids below this exist in the vocabulary of any model worth serving; more needs a tokenizer to tell.
 _SAFE_VOCABULARY = 4096
-# What is counted, under vLLM's names of several versions, the newest first.
+# What is counted, under the engines' names, of one engine the newest version's first.
 _COUNTERS = {
-    "prompt_tokens": ("vllm:prompt_tokens",),
-    "cached_prompt_tokens": ("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits"),
+    "prompt_tokens": ("vllm:prompt_tokens", "sglang:prompt_tokens", "trtllm_prompt_tokens"),
+    "cached_prompt_tokens": (
+        *("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits"),
+        *("sglang:cached_tokens", "trtllm_prompt_cached_tokens"),
+    ),
     "looked_up_prompt_tokens": ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries"),
-    "output_tokens": ("vllm:generation_tokens",),
+    "output_tokens": (
+        *("vllm:generation_tokens", "sglang:generation_tokens", "trtllm_generation_tokens"),
+    ),
     "drafted_tokens": ("vllm:spec_decode_num_draft_tokens",),
     "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens",),
     "verify_steps": ("vllm:spec_decode_num_drafts",),
@@ -88,16 +94,11 @@ class Attached:
         return {}
 
     def counters(self) -> ServerCounters:
-        """Return the totals that vLLM-named metrics tell; None for each that is not there.
+        """Return the totals that the server's metrics tell; None for each that is not there.
 
         None for all where they do not go on from those that were returned before.
         """
-        try:
-            answer = _asked(self.target.url, "/metrics", self.target.headers)
-            text = answer.text if answer.status == 200 else ""
-        except NO_ANSWER:
-            text = ""
-        metrics = ServerMetrics(text)
+        metrics = _metrics(self.target.url, self.target.headers)
         series = [metrics.series(*names) for names in _COUNTERS.values()]
         if not self._totals.go_on({name: one[name] for one in series for name in one}):
             return ServerCounters()
@@ -261,9 +262,20 @@ def _version(base: str, headers: Mapping[str, str]) -> tuple[str, bool]:
 
 
 def _fields(base: str, headers: Mapping[str, str]) -> frozenset[str]:
-    try:
-        metrics = ServerMetrics(_asked(base, "/metrics", headers).text)
-    except NO_ANSWER:
-        return _UNKNOWN_FIELDS
+    metrics = _metrics(base, headers)
     known = (fields for prefix, fields in _FIELDS.items() if metrics.has(prefix))
     return next(known, _UNKNOWN_FIELDS)
+
+
+def _metrics(base: str, headers: Mapping[str, str]) -> ServerMetrics:
+    """Return what a server's page of metrics tells; nothing where it has none.
+
+    TensorRT-LLM's `/metrics` is another page, which loses what it told: so its own is asked first.
+    """
+    for path in ("/prometheus/metrics", "/metrics"):
+        with contextlib.suppress(*NO_ANSWER):
+            answer = _asked(base, path, headers)
+            page = ServerMetrics(answer.text if answer.status == 200 else "")
+            if any(page.has(prefix) for prefix in _FIELDS):  # a proxy may answer any path
+                return page
+    return ServerMetrics("")

@@ -129,7 +129,7 @@ class Target:
     api: str = "completions"  # completions | chat
     # What the server takes beyond model, prompt, max_tokens, temperature and stream; nothing else
     # is sent. Of `seed`, `ignore_eos`, `include_usage`, `continuous_usage_stats`, `cache_salt`,
-    # `return_token_ids`.
+    # `return_token_ids`, `detokenize`.
     fields: frozenset[str] = frozenset()
     vocabulary: int | None = None  # prompts are token ids below it; None: prompts are text
     headers: Mapping[str, str] = field(default_factory=dict)  # a key lives here and is never stored

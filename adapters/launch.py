@@ -17,7 +17,7 @@ from adapters.base import EngineError
 from adapters.guard import birth, descendants, removed, session_members
 
 _GUARD = Path(__file__).with_name("guard.py")
-_NICE = 10  # of an engine that runs on the processors of its client
+_NICE = 19  # of an engine that runs on the processors of its client
 _GUARD_S = 30.0  # that the guard may take beyond the grace: killing, and waiting for the killed
 _REMOVAL_S = 70.0  # that it may take more where a container is to be removed
 _LOG_BYTES = 4_000_000  # more of a log than any start or failure writes
@@ -74,10 +74,14 @@ class Launched:
     def give_way(self) -> None:
         """Let others on this machine's processors go first: the client that measures, above all.
 
-        What the engine starts from now on takes it over.
+        What the engine starts from now on takes it over, save in sessions of its own: so this is
+        done once more when all have started. Where Linux groups sessions (autogroup), a process's
+        own priority counts inside of its session only, and that of the session has to be lowered.
         """
-        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
-            os.setpriority(os.PRIO_PROCESS, self.pid, _NICE)
+        for pid in {self.pid, *self.pids()}:
+            with contextlib.suppress(OSError):  # it has ended by itself; there are no groups
+                os.setpriority(os.PRIO_PROCESS, pid, _NICE)
+                Path(f"/proc/{pid}/autogroup").write_text(str(_NICE), encoding="ascii")
 
     @property
     def contained(self) -> bool:

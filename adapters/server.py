@@ -107,6 +107,8 @@ def _one_server(start: ServerStart, folder: Path) -> Iterator[Server]:
     grace_s = _STARTING_GRACE_S
     try:
         startup_s = wait_until_ready(processes, target, start.engine, timeout_s=start.timeout_s)
+        if start.on_cpu:
+            processes.give_way()
         grace_s = _RUNNING_GRACE_S
         yield Server(
             engine=start.engine,

@@ -34,7 +34,9 @@ from adapters.sglang_versions import dialect_of
 _PROGRAM = "sglang"
 _MODULE = ("-m", "sglang.launch_server")
 _PACKAGES = ("sglang",)
-_FIELDS = frozenset({"seed", "ignore_eos", "include_usage", "continuous_usage_stats"})
+_USAGE = frozenset({"include_usage", "continuous_usage_stats"})
+# Older versions ignore what they do not know.
+_FIELDS = _USAGE | {"seed", "ignore_eos", "return_token_ids"}
 _TOLD = ("SGLANG_", "SGL_", "HF_", "CUDA_", "OMP_", "NCCL_", "TORCHINDUCTOR_", "LD_PRELOAD")
 _RESET_S = 10.0  # a request that has just ended, or one of /health, is in flight a moment longer
 _PROCESSOR = Path("/proc/cpuinfo")

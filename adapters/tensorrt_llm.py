@@ -46,7 +46,8 @@ from adapters.tensorrt_llm_stats import Asked, IterationTotals, RequestTotals, c
 
 _PROGRAM = "trtllm-serve"
 _PACKAGES = ("tensorrt_llm",)
-_FIELDS = frozenset({"seed", "ignore_eos", "include_usage", "continuous_usage_stats"})
+_USAGE = frozenset({"include_usage", "continuous_usage_stats"})
+_FIELDS = _USAGE | {"seed", "ignore_eos", "detokenize"}
 _TOLD = ("TRTLLM_", "TLLM_", "FORCE_DETERMINISTIC", "HF_", "CUDA_", "OMP_", "OMPI_", "NCCL_")
 
 

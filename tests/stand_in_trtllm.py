@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -49,7 +50,7 @@ from adapters.embedded.request_error import RequestError
 from adapters.embedded.sequence import Sequence
 
 LIFE_S = 120.0  # a test that failed leaves nothing behind for longer
-VOCABULARY = 4096
+VOCABULARY = 128_256  # the embedded engine answers with ids of any of these
 DEATHS = {
     "oom": "[11/30/2026-01:02:03] [TRT-LLM] [E] Failed to initialize executor on rank 0\n"
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -91,6 +92,15 @@ class TrtAnswer(Answer):
             return DONE
         last = {**self._head, "object": "chat.completion.chunk", "choices": []}
         return event({**last, "usage": self._usage(sequence)}) + DONE
+
+
+class IdsAnswer(TrtAnswer):
+    """What `detokenize: false` gives: ids where a text would stand."""
+
+    def events(self, sequence: Sequence, told_tokens: int) -> bytes:
+        ids = sequence.output_ids[told_tokens : sequence.generated_tokens].tolist()
+        choice = f'"text":"","token_ids":{ids}'.encode()
+        return re.sub(rb'"text":"[^"]*"', choice, super().events(sequence, told_tokens), count=1)
 
 
 class TrtApi(Api):
@@ -200,7 +210,8 @@ class TrtApi(Api):
             most = self._arguments["max_num_tokens"]
             if len(ask.prompt_ids) > most:
                 raise RequestError(f"The prompt length should not exceed max_num_tokens ({most})")
-        answer = TrtAnswer(ask, self._model.name, self._version)
+        kind = IdsAnswer if json.loads(body).get("detokenize") is False else TrtAnswer
+        answer = kind(ask, self._model.name, self._version)
         if ask.stream:
             return await self._streamed(request, ask, answer, arrived_ns)
         whole = _Whole()

@@ -31,7 +31,9 @@ def rate(monkeypatch: pytest.MonkeyPatch, *pages: str | None) -> tuple[float | N
     """Return the hit rate between two scrapes, None: one without an answer; and what is noted."""
     left: Iterator[str | None] = iter(pages)
 
-    def answer(*_: object, **__: object) -> Answer:
+    def answer(_: str, path: str, **__: object) -> Answer:
+        if path != "/metrics":
+            return Answer(404, b"")
         text = next(left)
         if text is None:
             raise ConnectionRefusedError
@@ -47,12 +49,12 @@ def rate(monkeypatch: pytest.MonkeyPatch, *pages: str | None) -> tuple[float | N
     )
     before = server.counters()
     moved, _ = counter_moves(before, server.counters())
-    return from_counters(
-        {
-            "cached_prompt_tokens": moved.cached_prompt_tokens,
-            "looked_up_prompt_tokens": moved.looked_up_prompt_tokens,
-        }
-    )["prefix_hit_rate"], " ".join(server.notes)
+    counted = {
+        name: getattr(moved, name)
+        for name in ("prompt_tokens", "cached_prompt_tokens", "looked_up_prompt_tokens")
+        if getattr(moved, name) is not None
+    }
+    return from_counters(counted)["prefix_hit_rate"], " ".join(server.notes)
 
 
 def test_a_rate_is_of_the_run_and_of_all_engines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +96,46 @@ def test_either_spelling_is_read(monkeypatch: pytest.MonkeyPatch, end: str) -> N
     pages = [page((0, 0), (0, 0), end), page((30, 0), (40, 20), end)]
 
     assert rate(monkeypatch, *pages) == (0.5, "")
+
+
+@pytest.mark.parametrize(
+    ("hits", "prompts", "outputs"),
+    [
+        ("sglang:cached_tokens_total", "sglang:prompt_tokens_total", "sglang:generation_tokens"),
+        ("trtllm_prompt_cached_tokens_total", "trtllm_prompt_tokens_total", "trtllm_generation"),
+    ],
+)
+def test_other_engines_are_read_under_their_own_names(
+    monkeypatch: pytest.MonkeyPatch, hits: str, prompts: str, outputs: str
+) -> None:
+    """60 of 80 prompt tokens were cached between the scrapes."""
+    pages = [
+        f'{hits}{{m="1"}} {20 + cached}\n{prompts}{{m="1"}} {100 + asked}\n{outputs} 5\n'
+        for cached, asked in ((0, 0), (60, 80))
+    ]
+
+    assert rate(monkeypatch, *pages) == (0.75, "")
+
+
+def test_a_page_that_loses_what_it_told_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT-LLM's `/metrics` empties itself: where it has a page of series, only that is read."""
+    asked = []
+
+    def answer(_: str, path: str, **__: object) -> Answer:
+        asked.append(path)
+        return Answer(200, b"trtllm_generation_tokens_total 7\n")
+
+    monkeypatch.setattr(attach, "ask", answer)
+    server = Attached(
+        target=Target(url="http://h", model="m", api="completions"),
+        engine_version="1",
+        engine_kind="real",
+        max_model_len=None,
+        waited_s=0.0,
+    )
+
+    assert server.counters().output_tokens == 7
+    assert asked == ["/prometheus/metrics"]
 
 
 def test_totals_of_a_whole_life_are_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:

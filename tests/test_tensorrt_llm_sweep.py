@@ -35,16 +35,21 @@ engines:
 base: {{max_model_len: 2048, max_num_seqs: 8}}
 toggles: [prefix_caching]
 workloads:
-  - {{kind: shared-prefix, prefix_tokens: 650, suffix_tokens: 40, output_tokens: 12}}
+  - {workload}
 load:
   - {{concurrency: 4, requests: 16}}
   - {{concurrency: 2, requests: 8}}
 blocks: 1
 max_failed_share: 0
 """
+SHARED = "{kind: shared-prefix, prefix_tokens: 650, suffix_tokens: 40, output_tokens: 12}"
+LIVE = (
+    "{kind: multi-turn, turns: 3, first_tokens: 100, turn_tokens: 40, output_tokens: 70, "
+    "history: live}"
+)
 
 
-def summary_of(folder: Path, *faults: str) -> dict[str, Any]:
+def summary_of(folder: Path, *faults: str, workload: str = SHARED) -> dict[str, Any]:
     model = folder / f"model-{folder.name}-{os.getpid()}"
     model.mkdir()
     (model / "config.json").write_text(json.dumps({"vocab_size": 4096}), encoding="utf-8")
@@ -55,6 +60,7 @@ def summary_of(folder: Path, *faults: str) -> dict[str, Any]:
             python=sys.executable,
             script=SCRIPT,
             faults=",".join((PATIENCE, *faults)),
+            workload=workload,
         ),
         encoding="utf-8",
     )
@@ -102,3 +108,20 @@ def test_a_stand_in_that_ignores_an_option_voids_its_runs(tmp_path: Path) -> Non
     status = {run["arm"]: run["status"] for run in runs}
     assert status == {"baseline": "ok", "baseline-again": "ok", "prefix_caching=off": "void"}
     assert "prefix_caching=off" not in {one["arm"] for one in summary["effects"]}
+
+
+def test_live_chats_find_their_own_answers(tmp_path: Path) -> None:
+    """Answers are told as ids, stand in the next prompt, and are found in the cache there."""
+    summary_of(tmp_path, workload=LIVE)
+
+    for run in read_runs(tmp_path / "out"):
+        manifest, counted = run.manifest, run.manifest["counters"]
+        assert (manifest["status"], manifest["history"]) == ("ok", "live")
+        assert not any("drawn answer" in note for note in manifest["notes"])
+        assert set(run.records["output_tokens"]) == {70}
+        if manifest["arm"] != "prefix_caching=off":
+            # Without answers a turn finds no more than the prompt before it.
+            prompts, chats = counted["prompt_tokens"], len(run.records) // 3
+            without = chats * (100 + (100 + 70 + 40)) / prompts
+            share = counted["cached_prompt_tokens"] / prompts
+            assert without < share <= manifest["prefix_hit_ceiling"]

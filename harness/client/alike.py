@@ -118,8 +118,8 @@ def _take_back_text(choice: dict[str, Any], text: str) -> bool:
 
 
 def has_output(choice: Mapping[str, Any]) -> bool:
-    """Return whether a choice brings text, reasoning, a tool call or a refusal."""
-    if choice.get("text"):
+    """Return whether a choice brings text, ids of tokens, reasoning, a tool call or a refusal."""
+    if choice.get("text") or choice.get("token_ids"):
         return True
     delta = choice.get("delta") or choice.get("message")
     return isinstance(delta, dict) and any(delta.get(name) for name in _OUTPUT)

@@ -19,7 +19,8 @@ from harness.client.http1 import NotHttpError, read_body, read_head
 from workloads.base import Conversation, Segment, TokenIds
 from workloads.prompts import token_ids
 
-FIELD = "return_token_ids"
+# What makes a server tell the ids of its answers; TensorRT-LLM tells them in place of a text.
+_TELLS_IDS = {"return_token_ids": True, "detokenize": False}
 # In a JSON text these bytes are a key: a quote inside of a string stands behind a backslash.
 _IDS = re.compile(rb'"token_ids": ?\[([0-9, ]*)\]')
 _DONE = b"[DONE]"
@@ -28,7 +29,12 @@ _DONE = b"[DONE]"
 def takes_live(target: Target) -> bool:
     """Return whether a server tells the ids of its answers and takes prompts of ids."""
     by_ids = target.api == "completions" and target.vocabulary is not None
-    return by_ids and FIELD in target.fields
+    return by_ids and bool(_TELLS_IDS.keys() & target.fields)
+
+
+def told_ids(target: Target) -> dict[str, bool]:
+    """Return the fields of a body that make `target` tell the ids of its answer."""
+    return {name: value for name, value in _TELLS_IDS.items() if name in target.fields}
 
 
 def playable(

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from adapters.base import Target
 from harness.client.base import Request
-from harness.client.live_history import FIELD, prompt_ids
+from harness.client.live_history import prompt_ids, told_ids
 from workloads.words import prompt_text
 
 _HEADERS = {
@@ -67,8 +67,8 @@ def body_bytes(target: Target, asking: Asking, request: Request) -> bytes:
         body["stream_options"] = options
     if "cache_salt" in target.fields and asking.cache_salt is not None:
         body["cache_salt"] = asking.cache_salt
-    if request.live and FIELD in target.fields:
-        body[FIELD] = True
+    if request.live:
+        body |= told_ids(target)
     return json.dumps(body, separators=(",", ":")).encode()
 
 
