@@ -118,7 +118,7 @@ def test_live_chats_find_their_own_answers(tmp_path: Path) -> None:
         manifest, counted = run.manifest, run.manifest["counters"]
         assert (manifest["status"], manifest["history"]) == ("ok", "live")
         assert not any("drawn answer" in note for note in manifest["notes"])
-        assert set(run.records["output_tokens"]) == {70}
+        assert set(run.records.columns["output_tokens"]) == {70}
         if manifest["arm"] != "prefix_caching=off":
             # Without answers a turn finds no more than the prompt before it.
             prompts, chats = counted["prompt_tokens"], len(run.records) // 3
