@@ -118,7 +118,7 @@ def test_other_engines_are_read_under_their_own_names(
 
 
 def test_a_page_that_loses_what_it_told_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TensorRT-LLM's `/metrics` empties itself: where it has a page of series, only that is read."""
+    """TensorRT-LLM's `/metrics` empties itself: only its page of series is read."""
     asked = []
 
     def answer(_: str, path: str, **__: object) -> Answer:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from stand_in import settings
 from sweep_files import FakeEngine, plan
 
 from adapters import ENGINES
 from adapters.base import TOGGLES, EngineError, EngineSettings, ToggleValue, UnsupportedToggleError
+from adapters.vllm import VllmAdapter
 from harness.cli import main
-from harness.plan.capability import Capability
+from harness.plan.capability import Capability, capabilities
 from harness.plan.document import plan_document
 from harness.plan.launch_text import launch_difference, launch_lines
 from harness.plan.make import make_plan
@@ -218,3 +221,19 @@ def test_real_adapters_give_their_own_reasons(tmp_path: Path) -> None:
     assert found["tensorrt-llm", "batching", "static"].status == "offered"
     assert found["vllm", "paged_kv", "on"].status == "always"
     assert found["vllm", "speculative", "eagle3"].status == "needs"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "lacks"), [("a100-80gb", True), ("A10G", True), ("h100-80gb", False), ("l40s", False)]
+)
+def test_fp8_is_weights_only_where_a_gpu_has_no_fp8_arithmetic(gpu: str, lacks: bool) -> None:
+    """It runs there, but is not what its name says."""
+    asked = replace(settings(), gpu=gpu)
+
+    found = {(one.toggle, one.value): one for one in capabilities("vllm", VllmAdapter(), asked, {})}
+
+    for toggle in ("quantization", "kv_cache_dtype"):
+        one = found[toggle, "fp8"]
+        assert one.status == "offered"
+        assert ("no FP8 arithmetic" in (one.reason or "")) is lacks
+    assert found["quantization", "none"].reason is None

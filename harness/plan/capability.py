@@ -14,6 +14,7 @@ from adapters.base import (
     ToggleValue,
     UnsupportedToggleError,
 )
+from adapters.gpus import remark
 
 # offered: the engine follows. always: it follows, and can do nothing else. implied: it runs another
 # value all the same. needs: other hardware, another model or limit. not offered: it never follows.
@@ -28,7 +29,7 @@ class Capability:
     toggle: str
     value: str
     status: Status
-    reason: str | None = None  # why it is not simply offered
+    reason: str | None = None  # why it is not simply offered, or what of it is
     drags: Mapping[str, str]  # toggle → what the value makes of it, where the baseline differs
 
     def facts(self) -> dict[str, Any]:
@@ -109,7 +110,7 @@ def _outcome(
         reason = text.removeprefix(f"{toggle}: {value.label} ")
         refused = isinstance(error, UnsupportedToggleError) and " needs " not in f" {reason} "
         return ("not offered" if refused else "needs"), reason
-    return "offered", None
+    return "offered", remark(alone.gpu, toggle, value.kind)
 
 
 def _always(tried: list[Capability]) -> list[Capability]:

@@ -51,7 +51,7 @@ def settings_rows(found: Sequence[Setting]) -> Rows:
 
 def _note(one: Capability) -> str:
     dragged = ", ".join(f"{name} {value}" for name, value in one.drags.items())
-    reason = one.reason or (f"drags along {dragged}" if dragged else "")
+    reason = "; ".join(filter(None, [one.reason, f"drags along {dragged}" if dragged else ""]))
     if one.status == "implied":
         return f"implied: {reason}"
     return reason
