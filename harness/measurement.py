@@ -21,6 +21,7 @@ from harness.load.cache_state import (
     steady,
 )
 from harness.load.play import Played, play_on
+from harness.load.prompt_counts import prompt_counts
 from harness.load.question import Question, steady_seed
 from harness.load.schedule import ClosedLoop, Schedule
 from harness.load.worker_count import worker_count
@@ -97,6 +98,7 @@ class Measurement:
         status, reason = _judge(records, triples, self._spec.max_failed_share, _fault(cache, found))
         facts = {
             **_told(endpoint, played, started),
+            **_prompts(records, question, endpoint),
             "evidence": {toggle: asdict(triple) for toggle, triple in triples.items()},
             "counters": asdict(counters),
             "prefix_hit_ceiling": ceiling,
@@ -177,6 +179,16 @@ def _told(endpoint: Endpoint, played: Played, started: datetime) -> dict[str, An
         "started": started.isoformat(timespec="seconds"),
         **_lesser_history(endpoint),
     }
+
+
+def _prompts(
+    records: list[RequestRecord], question: Question, endpoint: Endpoint
+) -> dict[str, Any]:
+    """Return what a server counted of the prompts; nothing where there is no server."""
+    target = endpoint.target
+    if target is None:
+        return {}
+    return {"prompts": prompt_counts(records, question.conversations, target)}
 
 
 def _lesser_history(endpoint: Endpoint) -> dict[str, str]:

@@ -13,7 +13,9 @@ from typing import Any, Protocol
 
 from adapters.base import Endpoint, EngineAdapter, EngineError
 from harness import __version__
+from harness.client.request_body import Asking
 from harness.environment import git_commit, host_facts
+from harness.load.probe import probe
 from harness.measurement import Measurement, Outcome, words
 from harness.plan.document import plan_document
 from harness.plan.planned import Plan, PlannedArm, PlannedRun
@@ -90,11 +92,13 @@ class Sweep:
                 self._check_starts(arm)
                 with self._started(arm, left[0].block, progress) as endpoint:
                     self._starts[arm.label] = None
+                    refused = self._probed(endpoint)
                     while left and not asked:
                         run, asked = left[0], True
                         progress.started(run, self._questions.of(run).requests)
                         measurement = Measurement(run, self._plan.spec, self._questions, endpoint)
                         outcome = measurement.take(progress.answered)
+                        outcome = replace(outcome, notes=(*refused, *outcome.notes))
                         left.pop(0)
                         asked = outcome.engine_died
                         yield run, outcome
@@ -110,6 +114,17 @@ class Sweep:
                 self._note_failed_start(arm, reason)
             for run in ended:
                 yield run, Outcome(records=[], status="failed", reason=reason, facts=facts)
+
+    def _probed(self, endpoint: Endpoint) -> tuple[str, ...]:
+        """Leave out of `endpoint`'s requests what it refuses; return what a reader must know of it.
+
+        Versions differ in what they take, and somebody else's server may be anything.
+        """
+        if endpoint.target is None:
+            return ()
+        found = probe(endpoint.target, Asking(timeout_s=self._plan.spec.request_timeout_s))
+        endpoint.target = found.target
+        return found.notes
 
     def _check_starts(self, arm: PlannedArm) -> None:
         """Raise `EngineError` where other arms of this engine have failed to start, and none did.

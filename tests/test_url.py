@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 from keyed_server import MODEL, keyed_server
+from raw_server import raw_server
+from test_probe import strict
+from test_sweep import Quiet
 
 from adapters import ENGINES
 from adapters.attach import attach
@@ -19,6 +22,7 @@ from adapters.base import EngineAdapter, EngineError
 from harness.plan.make import make_plan
 from harness.plan.planned import Plan
 from harness.spec import SpecError, load_sweep
+from harness.sweep import Sweep
 from results.store import read_runs
 
 KEY = "sk-thisisnotforeveryone"
@@ -101,6 +105,25 @@ def test_a_sweep_loads_it_and_keeps_the_key_to_itself(tmp_path: Path) -> None:
     assert KEY not in done.stdout + done.stderr
     assert files_with(tmp_path / "out", KEY) == []
     assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_a_sweep_leaves_out_what_a_server_refuses(tmp_path: Path) -> None:
+    """One field that it does not know would fail every request; the manifest says what is missing.
+
+    What it counted of the prompts stands there too.
+    """
+    knows_no_seed = strict(lambda asked: "seed" in asked)
+    with raw_server(knows_no_seed) as server:
+        path = sweep_file(tmp_path, server.url)
+        path.write_text(path.read_text(encoding="utf-8").replace("their-model", "m"))
+        plan = plan_of(path)
+        Sweep(plan, {name: kind() for name, kind in ENGINES.items()}, tmp_path / "out").run(Quiet())
+
+    runs = list(read_runs(tmp_path / "out"))
+    assert {run.manifest["status"] for run in runs} == {"ok"}
+    for run in runs:
+        assert any("refuses seed" in note for note in run.manifest["notes"])
+        assert run.manifest["prompts"]["requests"] == 8
 
 
 def test_load_sends_the_key_and_keeps_it_to_itself(tmp_path: Path) -> None:
