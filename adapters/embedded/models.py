@@ -145,6 +145,16 @@ _MODELS = (
     ),
     replace(
         _LLAMA_3_8B,
+        name="llama-2-7b",
+        kv_heads=32,
+        intermediate=11008,
+        vocabulary=32000,
+        max_position=4096,
+        default_draft=None,
+        hugging_face=("meta-llama/Llama-2-7b-hf", "meta-llama/Llama-2-7b-chat-hf"),
+    ),
+    replace(
+        _LLAMA_3_8B,
         name="mistral-7b",
         vocabulary=32768,
         max_position=32768,
