@@ -240,6 +240,8 @@ ASSUMPTIONS = {
     "launch": f"CUDA graphs replay steps that only decode; otherwise each of a layer's "
     f"{LAYER_KERNELS} kernels costs the host {COMPILED_LAUNCH_S * 1e6:.0f} µs, without CUDA graphs "
     f"{LAUNCH_S * 1e6:.0f} µs, and the GPU a pause of {KERNEL_PAUSE_S * 1e6:g} µs",
+    "experts": "no kernel of experts was measured: each is taken for a product of its own tokens, "
+    "and a step reads as many experts as its tokens need on average, each drawing them alike",
     "weight-only": "weight-only kernels keep "
     + " and ".join(f"{share:.0%} ({kind})" for kind, share in WEIGHT_ONLY_SHARE.items())
     + " of a 16-bit product's efficiency",
