@@ -9,7 +9,8 @@ import pytest
 from adapters.base import EngineError, UnsupportedToggleError
 from adapters.embedded.deployment import Deployment, check_context
 from adapters.embedded.hardware import find_gpu
-from adapters.embedded.models import ModelShape, find_model
+from adapters.embedded.model_shape import ModelShape
+from adapters.embedded.models import find_model
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,16 @@ from adapters.embedded.models import ModelShape, find_model
         ("qwen2.5-0.5b", 494_032_768),
         ("qwen2.5-7b", 7_615_616_512),
         ("qwen2.5-72b", 72_706_203_648),
+        ("llama-2-7b", 6_738_415_616),
+        ("mixtral-8x7b", 46_702_792_704),
+        ("mixtral-8x22b", 140_620_634_112),
+        ("qwen3-0.6b", 596_049_920),
+        ("qwen3-4b", 4_022_468_096),
+        ("qwen3-8b", 8_190_735_360),
+        ("qwen3-14b", 14_768_307_200),
+        ("qwen3-32b", 32_762_123_264),
+        ("qwen3-30b-a3b", 30_532_122_624),
+        ("qwen3-235b-a22b", 235_093_634_560),
     ],
 )
 def test_shapes_give_the_published_parameter_counts(name: str, parameters: int) -> None:
@@ -57,7 +68,7 @@ def test_context_limits_are_those_of_the_release() -> None:
 
 def test_every_default_draft_is_a_model_with_the_same_tokens() -> None:
     """A drafter must speak the target's vocabulary (Qwen pads it differently by size)."""
-    for name in ("llama-3-8b", "llama-3-70b", "llama-3.1-405b", "qwen2.5-7b", "qwen2.5-72b"):
+    for name in ("llama-3-8b", "llama-3-70b", "llama-3.1-405b", "qwen2.5-7b", "qwen3-8b"):
         target = find_model(name)
         draft = find_model(target.default_draft or "")
         assert abs(draft.vocabulary - target.vocabulary) <= 128

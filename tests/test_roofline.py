@@ -41,7 +41,10 @@ def prefill_ms(deployment: Deployment, tokens: int) -> float:
 @st.composite
 def deployments(draw: st.DrawFn) -> Deployment:
     """Any deployment that can exist."""
-    names = ("llama-3-8b", "llama-3-70b", "llama-3.1-405b", "mistral-7b", "qwen2.5-7b")
+    names = (
+        "llama-3-8b", "llama-3-70b", "llama-3.1-405b", "mistral-7b", "qwen2.5-7b", "qwen3-30b-a3b",
+        "mixtral-8x7b",
+    )  # fmt: skip
     gpus = ("a100-40gb", "a100-80gb", "h100-80gb", "h200", "l40s", "b200")
     model, gpu = find_model(draw(st.sampled_from(names))), find_gpu(draw(st.sampled_from(gpus)))
     weights = ("none", "int8", "int4", "fp8") if gpu.fp8_flops_per_s else ("none", "int8", "int4")

@@ -14,6 +14,7 @@ from adapters.base import (
     ToggleValue,
     UnsupportedToggleError,
 )
+from adapters.embedded.accuracy import accuracy_of
 from adapters.embedded.config import EngineConfig, Speculation
 from adapters.embedded.core import EngineCore
 from adapters.embedded.deployment import Deployment, check_context
@@ -28,7 +29,7 @@ from adapters.embedded.speculative import (
 )
 
 _DEFAULT_BLOCK_TOKENS = 16
-VERSION = "embedded-1"  # rises whenever the same settings give other times
+VERSION = "embedded-2"  # rises whenever the same settings give other times
 
 
 class EmbeddedEndpoint:
@@ -63,6 +64,7 @@ class EmbeddedEndpoint:
             "block_size": config.block_size,
             "running_limit": config.running_limit,
             "assumptions": list(_assumptions(config, self._settings)),
+            "accuracy": list(accuracy_of(find_gpu(self._settings.gpu))),
         }
 
 

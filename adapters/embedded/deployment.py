@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from adapters.base import EngineError, UnsupportedToggleError
 from adapters.embedded.calibration import ALL_REDUCE_S, EAGLE3_VOCABULARY
 from adapters.embedded.hardware import Gpu
-from adapters.embedded.models import ModelShape, find_model
+from adapters.embedded.model_shape import ModelShape
+from adapters.embedded.models import find_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +45,22 @@ class Deployment:
     def drafter(self) -> ModelShape | None:
         """The network that drafts; None when nothing or a mere lookup does.
 
-        EAGLE's is one layer of the target with the target's embeddings; EAGLE-3's head scores a
-        short vocabulary of its own.
+        EAGLE's is one layer of the target, dense, with the target's embeddings; EAGLE-3's head
+        scores a short vocabulary of its own.
         """
         if self.speculative == "draft":
             return self.draft or find_model(self.model.default_draft or "")
+        one_layer = replace(
+            self.model,
+            name=f"{self.model.name}-{self.speculative}",
+            layers=1,
+            intermediate=self.model.active_intermediate,
+            experts=None,
+        )
         if self.speculative == "eagle":
-            return replace(self.model, name=f"{self.model.name}-eagle", layers=1)
+            return one_layer
         if self.speculative == "eagle3":
-            name = f"{self.model.name}-eagle3"
-            return replace(self.model, name=name, layers=1, vocabulary=EAGLE3_VOCABULARY)
+            return replace(one_layer, vocabulary=EAGLE3_VOCABULARY)
         return None
 
     @property
@@ -72,7 +79,10 @@ class Deployment:
 def shareable(model: ModelShape, gpus: int) -> bool:
     """Whether `gpus` GPUs can split the model's heads evenly; KV heads may be copied."""
     even_kv = model.kv_heads % gpus == 0 or gpus % model.kv_heads == 0
-    return model.heads % gpus == 0 and model.intermediate % gpus == 0 and even_kv
+    widths = [model.intermediate]
+    if model.experts:
+        widths = [model.experts.intermediate, model.experts.shared_intermediate]
+    return model.heads % gpus == 0 and even_kv and all(width % gpus == 0 for width in widths)
 
 
 def check_context(model: ModelShape, max_model_len: int) -> None:

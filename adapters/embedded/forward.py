@@ -10,11 +10,12 @@ from collections.abc import Sequence
 
 from adapters.embedded import calibration as measured
 from adapters.embedded.deployment import Deployment
-from adapters.embedded.memory import kv_bytes_per_token, kv_heads_per_gpu, layer_weight_bytes
-from adapters.embedded.models import ModelShape
+from adapters.embedded.memory import kv_bytes_per_token, kv_heads_per_gpu, weight_width_bytes
+from adapters.embedded.model_shape import Experts, ModelShape
 
 _WIDE = 2  # bytes of a BF16 or FP16 number
 _PRODUCTS = 4  # of a layer: QKV, output, gate and up, down
+_EXPERT_PRODUCTS = 3  # more with experts: the router, and sorting the tokens there and back
 
 
 class ForwardPass:
@@ -41,10 +42,14 @@ class ForwardPass:
         self._layer_peak = fp8_peak or gpu.flops_per_s
         self._layer_share = measured.WEIGHT_ONLY_SHARE.get(weights, 1.0)
         self._cache_share = measured.NARROW_CACHE_SHARE.get(kv_dtype, 1.0)
-        layer_bytes = model.layers * layer_weight_bytes(model, weights)
-        self._layer_bytes = (layer_bytes + input_parameters * _WIDE) / tensor_parallel
-        parameters = model.layers * model.layer_parameters + input_parameters
-        self._token_flops = 2 * parameters / tensor_parallel
+        # Weights that every token goes through, and those of one expert in each layer.
+        bytes_each = weight_width_bytes(weights)
+        common = model.layers * model.common_parameters
+        common_bytes = common * bytes_each + input_parameters * _WIDE
+        self._common_bytes = common_bytes / tensor_parallel
+        self._common_flops = 2 * (common + input_parameters) / tensor_parallel
+        self._expert_bytes = model.layers * model.expert_parameters * bytes_each / tensor_parallel
+        self._expert_flops = 2 * model.layers * model.expert_parameters / tensor_parallel
         self._head_parameters = model.vocabulary * model.hidden / tensor_parallel
         self._kv_heads = kv_heads_per_gpu(model, tensor_parallel)
         self._token_kv_bytes = kv_bytes_per_token(model, kv_dtype, tensor_parallel)
@@ -134,17 +139,39 @@ class ForwardPass:
             pairs += new * earlier + new * (new + 1) // 2
             read += earlier
         head = self._head_parameters if rows else 0.0
-        moved_bytes = self._layer_bytes + head * _WIDE + (read + tokens) * self._token_kv_bytes
-        compute_s = tokens * self._token_flops / self._layer_peak
+        experts = self._model.experts
+        weights_bytes = self._common_bytes
+        weights_bytes += experts.touched(tokens) * self._expert_bytes if experts else 0.0
+        moved_bytes = weights_bytes + head * _WIDE + (read + tokens) * self._token_kv_bytes
+        per_token = experts.per_token if experts else 0
+        token_flops = self._common_flops + per_token * self._expert_flops
+        compute_s = tokens * token_flops / self._layer_peak
         compute_s += (rows * 2 * head + pairs * self._pair_flops) / self._peak
         return max(moved_bytes / self._bandwidth, compute_s)
 
     def _products_s(self, tokens: int) -> float:
         """Return the seconds of all layers' matrix products."""
-        stream_s = self._layer_bytes / self._bandwidth
-        compute_s = tokens * self._token_flops / self._layer_peak
-        starts_s = self._model.layers * _PRODUCTS * measured.GEMM_START_S
-        return starts_s + _product_s(tokens, stream_s, compute_s) / self._layer_share
+        experts = self._model.experts
+        stream_s = self._common_bytes / self._bandwidth
+        compute_s = tokens * self._common_flops / self._layer_peak
+        products_s = _product_s(tokens, stream_s, compute_s)
+        products_s += self._experts_s(experts, tokens) if experts else 0.0
+        products = _PRODUCTS + (_EXPERT_PRODUCTS if experts else 0)
+        starts_s = self._model.layers * products * measured.GEMM_START_S
+        return starts_s + products_s / self._layer_share
+
+    def _experts_s(self, experts: Experts, tokens: int) -> float:
+        """Return the seconds of the experts' products: those that are needed, all of their rows.
+
+        Each is a product of its own share of the tokens, which is what its efficiency goes by.
+        """
+        if not tokens:
+            return 0.0
+        touched = experts.touched(tokens)
+        routed = tokens * experts.per_token
+        stream_s = touched * self._expert_bytes / self._bandwidth
+        compute_s = routed * self._expert_flops / self._layer_peak
+        return _product_s(max(1.0, routed / touched), stream_s, compute_s)
 
     def _between_s(self, tokens: int) -> float:
         """Return the seconds of what stands between the products: elementwise and all-reduce."""
@@ -163,7 +190,7 @@ class ForwardPass:
         return latency_s + (curve(message_bytes) - latency_s) * self._link_ratio
 
 
-def _product_s(tokens: int, stream_s: float, compute_s: float) -> float:
+def _product_s(tokens: float, stream_s: float, compute_s: float) -> float:
     """Return the seconds of a product of `tokens` rows, from its seconds at the two peaks."""
     return max(
         stream_s / measured.GEMM_BANDWIDTH_SHARE(tokens),
@@ -179,5 +206,7 @@ def _elementwise_bytes(model: ModelShape, tensor_parallel: int) -> float:
     """
     norms = 2 * 4 * model.hidden
     rotary = 2 * (model.heads + model.kv_heads) * model.head_dim / tensor_parallel
-    gate = 3 * model.intermediate / tensor_parallel
-    return model.layers * _WIDE * (norms + rotary + gate)
+    gate = 3 * model.active_intermediate / tensor_parallel
+    # Each expert gets a copy of its tokens and gives back an answer, which are added up.
+    routed = 4 * model.experts.per_token * model.hidden if model.experts else 0
+    return model.layers * _WIDE * (norms + rotary + gate + routed)

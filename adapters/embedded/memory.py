@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from adapters.base import EngineError
 from adapters.embedded.deployment import Deployment, shareable
-from adapters.embedded.models import ModelShape
+from adapters.embedded.model_shape import ModelShape
 
 _GIB = 2**30
 _WIDE = 2  # bytes of a BF16 or FP16 number
@@ -60,6 +60,11 @@ class KvRoom:
     def tokens(self) -> int:
         """Tokens whose KV fits, in whole blocks."""
         return self.blocks * self.block_size
+
+
+def weight_width_bytes(quantization: str) -> float:
+    """Return the bytes of one weight of the layers."""
+    return _WEIGHT_BYTES[quantization]
 
 
 def layer_weight_bytes(model: ModelShape, quantization: str = "none") -> float:
@@ -136,7 +141,7 @@ def _reserve_bytes(deployment: Deployment, limits: MemoryLimits) -> int:
     model, gpus = deployment.model, deployment.tensor_parallel
     tokens = max(limits.max_batched_tokens, limits.max_num_seqs)
     heads = (model.heads + 2 * model.kv_heads) * model.head_dim / gpus
-    activations = tokens * _WIDE * (4 * model.hidden + heads + 3 * model.intermediate / gpus)
+    activations = tokens * _WIDE * (4 * model.hidden + heads + 3 * model.active_intermediate / gpus)
     logits = limits.max_num_seqs * model.vocabulary * 4 * 2  # 32 bit, and a copy to sort
     graphs = _GRAPH_BYTES if deployment.cuda_graphs else 0
     return _RUNTIME_BYTES + graphs + round(activations + logits)

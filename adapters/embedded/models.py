@@ -1,44 +1,12 @@
-"""The only place that knows models as numbers: shapes from the `config.json` of their authors."""
+"""The only place that knows models by name: shapes from the `config.json` of their authors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from adapters.embedded.hardware import unknown_name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelShape:
-    """The sizes of a dense transformer with grouped-query attention and a gated MLP."""
-
-    name: str
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int  # width of the gated MLP
-    vocabulary: int
-    max_position: int  # longest context that the model was made for, in tokens
-    tied_embeddings: bool = False  # the LM head is the embedding table
-    qkv_bias: bool = False
-    default_draft: str | None = None  # a small model with the same tokens, for speculation
-    hugging_face: tuple[str, ...] = ()
-
-    @property
-    def layer_parameters(self) -> int:
-        """Weights of one layer's matrix products: QKV, output, gate and up, down."""
-        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        return attention + 3 * self.hidden * self.intermediate
-
-    @property
-    def parameters(self) -> int:
-        """All weights of the model, as its authors count them."""
-        bias = self.head_dim * (self.heads + 2 * self.kv_heads) if self.qkv_bias else 0
-        norms = self.hidden * (2 * self.layers + 1)
-        tables = self.vocabulary * self.hidden * (1 if self.tied_embeddings else 2)
-        return self.layers * (self.layer_parameters + bias) + norms + tables
-
+from adapters.embedded.model_config import config_path, shape_of
+from adapters.embedded.model_shape import Experts, ModelShape
 
 _LLAMA_3_8B = ModelShape(
     name="llama-3-8b",
@@ -75,6 +43,44 @@ _QWEN_72B = ModelShape(
     qkv_bias=True,
     default_draft="qwen2.5-0.5b",
     hugging_face=("Qwen/Qwen2.5-72B", "Qwen/Qwen2.5-72B-Instruct"),
+)
+
+_MIXTRAL_8X7B = ModelShape(
+    name="mixtral-8x7b",
+    layers=32,
+    hidden=4096,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    intermediate=0,
+    experts=Experts(count=8, per_token=2, intermediate=14336),
+    vocabulary=32000,
+    max_position=32768,
+    hugging_face=("mistralai/Mixtral-8x7B-v0.1", "mistralai/Mixtral-8x7B-Instruct-v0.1"),
+)
+_QWEN3_8B = ModelShape(
+    name="qwen3-8b",
+    layers=36,
+    hidden=4096,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    intermediate=12288,
+    vocabulary=151936,
+    max_position=40960,
+    qk_norm=True,
+    default_draft="qwen3-0.6b",
+    hugging_face=("Qwen/Qwen3-8B",),
+)
+_QWEN3_30B = replace(
+    _QWEN3_8B,
+    name="qwen3-30b-a3b",
+    layers=48,
+    hidden=2048,
+    kv_heads=4,
+    intermediate=0,
+    experts=Experts(count=128, per_token=8, intermediate=768),
+    hugging_face=("Qwen/Qwen3-30B-A3B",),
 )
 
 _MODELS = (
@@ -145,6 +151,16 @@ _MODELS = (
     ),
     replace(
         _LLAMA_3_8B,
+        name="llama-2-7b",
+        kv_heads=32,
+        intermediate=11008,
+        vocabulary=32000,
+        max_position=4096,
+        default_draft=None,
+        hugging_face=("meta-llama/Llama-2-7b-hf", "meta-llama/Llama-2-7b-chat-hf"),
+    ),
+    replace(
+        _LLAMA_3_8B,
         name="mistral-7b",
         vocabulary=32768,
         max_position=32768,
@@ -176,6 +192,65 @@ _MODELS = (
         default_draft=None,
         hugging_face=("Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B-Instruct"),
     ),
+    _MIXTRAL_8X7B,
+    replace(
+        _MIXTRAL_8X7B,
+        name="mixtral-8x22b",
+        layers=56,
+        hidden=6144,
+        heads=48,
+        experts=Experts(count=8, per_token=2, intermediate=16384),
+        max_position=65536,
+        hugging_face=("mistralai/Mixtral-8x22B-v0.1",),
+    ),
+    replace(
+        _QWEN3_8B,
+        name="qwen3-0.6b",
+        layers=28,
+        hidden=1024,
+        heads=16,
+        intermediate=3072,
+        tied_embeddings=True,
+        default_draft=None,
+        hugging_face=("Qwen/Qwen3-0.6B",),
+    ),
+    replace(
+        _QWEN3_8B,
+        name="qwen3-4b",
+        hidden=2560,
+        intermediate=9728,
+        tied_embeddings=True,
+        hugging_face=("Qwen/Qwen3-4B",),
+    ),
+    _QWEN3_8B,
+    replace(
+        _QWEN3_8B,
+        name="qwen3-14b",
+        layers=40,
+        hidden=5120,
+        heads=40,
+        intermediate=17408,
+        hugging_face=("Qwen/Qwen3-14B",),
+    ),
+    replace(
+        _QWEN3_8B,
+        name="qwen3-32b",
+        layers=64,
+        hidden=5120,
+        heads=64,
+        intermediate=25600,
+        hugging_face=("Qwen/Qwen3-32B",),
+    ),
+    _QWEN3_30B,
+    replace(
+        _QWEN3_30B,
+        name="qwen3-235b-a22b",
+        layers=94,
+        hidden=4096,
+        heads=64,
+        experts=Experts(count=128, per_token=8, intermediate=1536),
+        hugging_face=("Qwen/Qwen3-235B-A22B",),
+    ),
 )
 
 # Any spelling a user may give, in lower case → its row: the short name, the Hugging Face name,
@@ -191,10 +266,12 @@ _MODEL_BY_NAME = {model.name: model for model in _MODELS} | {
 def find_model(name: str, *, about: str = "model") -> ModelShape:
     """Return the shape of the model called `name`: a Hugging Face name or a short one, any case.
 
-    `about` is the setting that holds the name. Raises `EngineError` with the likeliest names and
-    the list.
+    A folder with a `config.json`, or that file itself, is a model too. `about` is the setting that
+    holds the name. Raises `EngineError` with the likeliest names and the list.
     """
     model = _MODEL_BY_NAME.get(name.strip().lower())
+    if model is None and (path := config_path(name.strip())) is not None:
+        return shape_of(path)
     if model is None:
         listed = [row.name for row in _MODELS]
         raise unknown_name("model", name, _MODEL_BY_NAME, listed, about=about)

@@ -94,6 +94,7 @@ class StepTime:
             f"step times of {deployment.gpu.name}: {deployment.gpu.basis}",
             *(said[topic] for topic in ("elementwise", "host", "launch")),
             *([said["overlap"]] if deployment.overlap else []),
+            *([said["experts"]] if deployment.model.experts else []),
             *([said["weight-only"]] if quantized else []),
             *([said["narrow-cache"]] if narrow else []),
             *([said["ngram"]] if deployment.speculative == "ngram" else []),

@@ -190,12 +190,20 @@ def _runtime(engine: Engine, form: RuntimeForm, folder: Path, *, cpu: bool) -> R
     )
 
 
+def _model(named: str, folder: Path) -> str:
+    """Return the model's name, or where its files lie; looked for beside the sweep file first."""
+    for path in (folder / Path(named).expanduser(), Path(named).expanduser()):
+        if (path / "config.json").is_file() or (path.suffix == ".json" and path.is_file()):
+            return str(path.absolute())
+    return named
+
+
 def _spec(source: Source, form: Sweep, toggles: Toggles, asked: Asked) -> SweepSpec:
     base, hardware = form.base, Hardware(gpu=form.hardware.gpu, count=form.hardware.count)
     return SweepSpec(
         path=source.path,
         name=form.name or _name_of(source.path),
-        model=form.model,
+        model=_model(form.model, source.path.parent),
         hardware=hardware,
         engines=tuple(
             _engine_choice(choice, source.path.parent, cpu=hardware.gpu.lower() == "cpu")

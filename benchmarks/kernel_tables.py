@@ -1,0 +1,193 @@
+"""Times of a model's layers put together from tables of single kernels, and published figures.
+
+The folder holds any of
+
+    vidur/layer_nonattention.csv      pieces of a layer by tokens (microsoft/vidur)
+    ops/gemm_a100_bf16.csv            products (m, n, k)          (NVIDIA aiconfigurator)
+    ops/generation_attention_a100.csv decode attention of a layer
+    ops/context_attention_a100.csv    prefill attention of a layer
+    ops/all_reduce_a100_sxm.csv       all-reduces by bytes
+    published.csv                     end-to-end figures
+
+A point that no table holds, or that lies outside of one, is left out, never made up.
+"""
+
+from __future__ import annotations
+
+import csv
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from adapters.embedded.figures import Figure
+from adapters.embedded.model_shape import ModelShape
+from adapters.embedded.models import find_model
+
+SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)
+CONTEXTS = (512, 1024, 2048, 4096, 8192)
+PROMPTS = (512, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+_ENGINE = "vllm"  # of the engines in [ops]
+_CUSTOM_ALL_REDUCE_BYTES = 2**21  # NCCL above
+_MODELS = {
+    "Llama-2-7b-hf": "llama-2-7b",
+    "LLaMA-7B": "llama-2-7b",
+    "Llama-2-70b-hf": "llama-2-70b",
+    "Llama-2-70B": "llama-2-70b",
+    "Meta-Llama-3-8B": "llama-3-8b",
+    "Meta-Llama-3-70B": "llama-3-70b",
+}
+_LAYERS = (
+    ("Llama-2-70b-hf", 4),
+    ("Meta-Llama-3-70B", 4),
+    ("Llama-2-70b-hf", 2),
+    ("Meta-Llama-3-8B", 1),
+)
+_BETWEEN = ("input_layernorm_ms", "attn_rope_ms", "post_attention_layernorm_ms", "mlp_act_ms")
+_GPUS = {"A100-80GB": "a100-80gb", "A100-40GB": "a100-40gb"}
+
+
+class _Line:
+    """Straight lines between measured points; nothing outside of them."""
+
+    def __init__(self) -> None:
+        self._points: dict[float, float] = {}
+
+    def add(self, x: float, y: float) -> None:
+        self._points[x] = y
+
+    def at(self, x: float) -> float | None:
+        """Return the value at `x`; None where nothing was measured around it."""
+        if x in self._points:
+            return self._points[x]
+        known = sorted(self._points)
+        after = bisect_left(known, x)
+        if not 0 < after < len(known):
+            return None
+        low, high = known[after - 1], known[after]
+        share = (x - low) / (high - low)
+        return self._points[low] * (1 - share) + self._points[high] * share
+
+
+class KernelTables:
+    """The tables of one folder; those that are not there are empty."""
+
+    def __init__(self, folder: Path) -> None:
+        self._published = _rows(folder / "published.csv")
+        self._gemm: dict[tuple[str, str], _Line] = defaultdict(_Line)
+        for row in _rows(folder / "ops" / "gemm_a100_bf16.csv"):
+            if row["backend"] == _ENGINE:
+                self._gemm[row["n"], row["k"]].add(int(row["m"]), float(row["latency_ms"]))
+        self._reduce: dict[tuple[str, int], _Line] = defaultdict(_Line)
+        for row in _rows(folder / "ops" / "all_reduce_a100_sxm.csv"):
+            gpus, size = int(row["num_gpus"]), int(row["message_size"])
+            self._reduce[row["kernel_source"], gpus].add(size, float(row["latency_ms"]))
+        self._attention: dict[tuple[str, ...], _Line] = defaultdict(_Line)
+        for name, length in (("generation", "kv_len"), ("context", "isl")):
+            for row in _rows(folder / "ops" / f"{name}_attention_a100.csv"):
+                if row["backend"] == _ENGINE:
+                    heads, batch = (row["num_heads"], row["num_key_value_heads"]), row["batch_size"]
+                    line = self._attention[name, *heads, batch]
+                    line.add(int(row[length]), float(row["latency_ms"]))
+        self._products: dict[tuple[str, int], _Line] = defaultdict(_Line)
+        self._between: dict[tuple[str, int], _Line] = defaultdict(_Line)
+        for row in _rows(folder / "vidur" / "layer_nonattention.csv"):
+            if row["gpu"] == "A100":
+                layer, tokens = (row["model"], int(row["tp"])), int(row["tokens"])
+                self._products[layer].add(tokens, float(row["gemm_ms"]))
+                between_ms = sum(float(row[piece]) for piece in (*_BETWEEN, "add_ms"))
+                self._between[layer].add(tokens, between_ms)
+
+    def figures(self) -> Iterator[Figure]:
+        """Return every figure that the tables tell."""
+        for name, gpus in _LAYERS:
+            for source in ("vidur", "aiconfigurator"):
+                for sequences in SEQUENCES:
+                    for context in CONTEXTS:
+                        yield from self._layers(name, gpus, source, (sequences, context))
+                for tokens in PROMPTS:
+                    yield from self._layers(name, gpus, source, (0, tokens))
+        yield from self.published()
+
+    def published(self) -> Iterator[Figure]:
+        """Return first tokens and fixed-length batches of known models on A100, 16 bit."""
+        for row in self._published:
+            gpu = _GPUS.get(row["hardware"].split(" ")[0])
+            name, load = _MODELS.get(row["model"]), row["rate_or_concurrency"]
+            if gpu is None or name is None or row["dtype"] != "fp16" or load[:6] != "batch ":
+                continue
+            first, gpus = row["out_len"] == "1", int(row["gpus"])
+            yield Figure(
+                kind="first_token" if first else "batch",
+                gpu=gpu,
+                gpus=gpus,
+                model=name,
+                sequences=int(load[6:]),
+                prompt_tokens=int(row["in_len"]),
+                output_tokens=int(row["out_len"]),
+                value=float(row["value"]) * (gpus if row["unit"].endswith("/GPU") else 1),
+                source=f"{row['source'].split(' ')[0]} {row['engine']}",
+            )
+
+    def _layers(self, name: str, gpus: int, source: str, work: tuple[int, int]) -> Iterator[Figure]:
+        """Return the time of all layers of a step, once every piece of it is in a table."""
+        model, (sequences, length) = find_model(_MODELS[name]), work
+        tokens = sequences or length
+        pieces = (
+            self._products_ms(model, name, gpus, source, tokens),
+            self._between[name, gpus].at(tokens),
+            self._reduce_ms(gpus, 2 * tokens * model.hidden),
+            self._attention_ms(model, gpus, work),
+        )
+        known = [piece for piece in pieces if piece is not None]
+        if len(known) == len(pieces):
+            yield Figure(
+                kind="decode" if sequences else "prefill",
+                gpu="a100-80gb",
+                gpus=gpus,
+                model=model.name,
+                sequences=sequences or 1,
+                prompt_tokens=length,
+                output_tokens=0,
+                value=model.layers * sum(known),
+                source=source,
+            )
+
+    def _products_ms(
+        self, model: ModelShape, name: str, gpus: int, source: str, tokens: int
+    ) -> float | None:
+        """Return the time of a layer's products; a width between two measured ones is their mean.
+
+        [ops] holds them all for Llama-3-70B over 4 GPUs only.
+        """
+        if source == "vidur":
+            return self._products[name, gpus].at(tokens)
+        if (model.hidden, gpus) != (8192, 4):
+            return None
+        shares = {("2560", "8192"): 1.0, ("8192", "2048"): 1.0, ("8192", "7168"): 1.0}
+        shares |= {("12288", "8192"): 0.5, ("16384", "8192"): 0.5}
+        times = [(share, self._gemm[shape].at(tokens)) for shape, share in shares.items()]
+        known = [share * time for share, time in times if time is not None]
+        return sum(known) if len(known) == len(times) else None
+
+    def _reduce_ms(self, gpus: int, message_bytes: int) -> float | None:
+        """Return the time of a layer's two all-reduces."""
+        if gpus == 1:
+            return 0.0
+        kernel = "vLLM_custom_graph" if message_bytes <= _CUSTOM_ALL_REDUCE_BYTES else "NCCL"
+        time_ms = self._reduce[kernel, gpus].at(message_bytes)
+        return None if time_ms is None else 2 * time_ms
+
+    def _attention_ms(self, model: ModelShape, gpus: int, work: tuple[int, int]) -> float | None:
+        """Return the time of one layer's attention."""
+        sequences, length = work
+        name = "generation" if sequences else "context"
+        heads = (str(model.heads // gpus), str(model.kv_heads // gpus))
+        return self._attention[name, *heads, str(sequences or 1)].at(length)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,108 @@
+"""How far the embedded engine's times are from measured ones.
+
+    python benchmarks/prediction.py FOLDER [--all] [--write FILE]
+
+FOLDER holds tables of kernels and published figures on A100, as `kernel_tables.py` lists them.
+Prints each figure, what the engine says, what was measured, and the error; then, for each kind and
+source, how many there are, the median error, the worst, and how many are within the aim. `--all`
+prints every row, otherwise the ten worst of each kind. `--write` stores the figures as a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+from collections import defaultdict
+from dataclasses import asdict
+from pathlib import Path
+
+from kernel_tables import KernelTables
+
+from adapters.base import EngineError
+from adapters.embedded.figures import UNITS, Figure, predicted
+
+AIM_PERCENT = {"decode": 8, "prefill": 10, "first_token": 10, "batch": 15}
+_WORST = 10
+
+
+class Compared:
+    """A figure beside its prediction."""
+
+    def __init__(self, figure: Figure) -> None:
+        self.figure = figure
+        self.ours = predicted(figure)
+        self.error_percent = 100 * (self.ours / figure.value - 1)
+
+    def line(self) -> str:
+        """The row of the table."""
+        name, unit = self.figure.name, UNITS[self.figure.kind]
+        return (
+            f"{name[:62]:62} {self.ours:9.1f} {self.figure.value:9.1f} {unit:8} "
+            f"{self.error_percent:+6.1f} %"
+        )
+
+
+def compared(figures: list[Figure]) -> list[Compared]:
+    """Return every figure that the engine has an answer to, beside it."""
+    rows = []
+    for figure in figures:
+        try:
+            rows.append(Compared(figure))
+        except EngineError as error:
+            print(f"left out: {figure.name}: {error}"[:100])
+    return rows
+
+
+def summary(rows: list[Compared]) -> list[str]:
+    """Return a line for each kind, source and number of GPUs."""
+    groups: dict[tuple[str, str, str], list[Compared]] = defaultdict(list)
+    for row in rows:
+        place = f"{row.figure.model} x{row.figure.gpus}"
+        groups[row.figure.kind, row.figure.source, place].append(row)
+    lines = [f"{'':62} {'rows':>5} {'median':>8} {'worst':>8} {'in aim':>8}"]
+    for (kind, source, place), group in groups.items():
+        errors = [abs(row.error_percent) for row in group]
+        within = sum(error <= AIM_PERCENT[kind] for error in errors)
+        lines.append(
+            f"{f'{kind}, {source}, {place}'[:62]:62} {len(group):5} "
+            f"{statistics.median(errors):6.1f} % {max(errors):6.1f} % {within:8}"
+        )
+    return lines
+
+
+def write(figures: list[Figure], path: Path) -> None:
+    """Store the figures, one a line."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(asdict(figures[0])), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(figure) for figure in figures)
+
+
+def main() -> None:
+    """Print the table and the summary."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--all", action="store_true", dest="every")
+    parser.add_argument("--write", type=Path)
+    arguments = parser.parse_args()
+    figures = list(KernelTables(arguments.folder).figures())
+    if not figures:
+        parser.error(f"{arguments.folder} holds none of the tables")
+    if arguments.write:
+        write(figures, arguments.write)
+    rows = compared(figures)
+    print(f"{'figure':62} {'ours':>9} {'theirs':>9} {'':8} {'error':>8}")
+    for kind in UNITS:
+        shown = [row for row in rows if row.figure.kind == kind]
+        if not arguments.every:
+            shown = sorted(shown, key=lambda row: -abs(row.error_percent))[:_WORST]
+        for row in shown:
+            print(row.line())
+    print("\n".join(["", *summary(rows)]))
+
+
+if __name__ == "__main__":
+    main()
