@@ -45,6 +45,7 @@ _COUNTERS = {
     "verify_steps": ("vllm:spec_decode_num_drafts",),
     "preemptions": ("vllm:num_preemptions",),
 }
+_QUEUED = "vllm:request_queue_time_seconds_sum"  # a total of seconds
 _POLL_S = 0.2
 _ASK_S = 10.0
 _NO_KEY = (401, 403)
@@ -99,10 +100,11 @@ class Attached:
         None for all where they do not go on from those that were returned before.
         """
         metrics = _metrics(self.target.url, self.target.headers)
-        series = [metrics.series(*names) for names in _COUNTERS.values()]
+        series = [metrics.series(*names) for names in (*_COUNTERS.values(), (_QUEUED,))]
         if not self._totals.go_on({name: one[name] for one in series for name in one}):
             return ServerCounters()
-        return ServerCounters(**{name: metrics.count(*of) for name, of in _COUNTERS.items()})
+        counts = {name: metrics.count(*of) for name, of in _COUNTERS.items()}
+        return ServerCounters(**counts, queued_ns=metrics.nanoseconds(_QUEUED))
 
     def reset(self) -> None:
         """Leave the server's cache as it is: it is not ours."""

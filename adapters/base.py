@@ -118,6 +118,8 @@ class ServerCounters:
     late_admissions: int | None = None  # sequences admitted while others were decoding
     peak_running: int | None = None
     evicted_blocks: int | None = None
+    # summed over requests, from arrival until it first ran; real servers add it when one has ended
+    queued_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,11 @@ class ServerMetrics:
         total = self.total(*names, **labels)
         return None if total is None or not math.isfinite(total) else round(total)
 
+    def nanoseconds(self, *names: str, **labels: str) -> int | None:
+        """Return a `total` of seconds as whole nanoseconds."""
+        total = self.total(*names, **labels)
+        return None if total is None or not math.isfinite(total) else round(total * 1e9)
+
     def above(self, histogram: str, limit: float) -> int | None:
         """Return how many observations of a histogram are surely above `limit`.
 

@@ -115,6 +115,7 @@ def totals_of(metrics: ServerMetrics, server: Said, dialect: Dialect) -> ServerC
         partial_prefill_steps=_since(
             dialect.counts_passes, metrics.count(_STAGES, stage=_PARTS, tp_rank=_FIRST_RANK)
         ),
+        queued_ns=metrics.nanoseconds("sglang:queue_time_seconds_sum", tp_rank=_FIRST_RANK),
         evicted_blocks=None if evicted is None else evicted // (server.number("page_size") or 1),
     )
 

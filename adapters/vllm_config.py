@@ -120,6 +120,7 @@ def totals_of(metrics: ServerMetrics, step_tokens: int | None) -> ServerCounters
         steps=metrics.count("vllm:iteration_tokens_total_count"),
         sequence_steps=None if first is None or later is None else first + later,
         split_prefills_at_least=split,
+        queued_ns=metrics.nanoseconds("vllm:request_queue_time_seconds_sum"),
     )
 
 

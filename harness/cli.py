@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import __version__
+from harness.commands.capacity_arguments import add_capacity
 from harness.commands.engines_arguments import add_engines
 from harness.commands.load_arguments import Once, add_calibrate, add_dialect, add_load, add_serve
 from harness.interrupts import interruptible
@@ -122,7 +123,8 @@ def _parser() -> argparse.ArgumentParser:
 
     add_serve(commands)
     add_engines(commands)
-    for command in (run, plan, report, add_load(commands), add_calibrate(commands)):
+    others = (add_load(commands), add_calibrate(commands), add_capacity(commands))
+    for command in (run, plan, report, *others):
         command.add_argument(
             "--json", action="store_true", help="print one JSON document and nothing else"
         )

@@ -101,12 +101,13 @@ def test_results_read_no_clock_and_no_network() -> None:
 
 
 def test_the_instrument_never_imports_the_specimens_insides() -> None:
-    """Of the embedded engine, harness uses the core's door and the adapter only."""
+    """Of the embedded engine, harness uses its doors only."""
     doors = {
         "adapters.embedded.core",
         "adapters.embedded.sequence",
         "adapters.embedded.adapter",
         "adapters.embedded.server",
+        "adapters.embedded.capacity",
     }
     for path in SOURCES:
         if path.is_relative_to(ROOT / "harness"):

@@ -167,14 +167,18 @@ def step_time(settings: EngineSettings) -> StepTime:
 
 def room(settings: EngineSettings) -> KvRoom:
     """Return the room for KV. Raises `EngineError` when the model does not fit."""
-    limits = MemoryLimits(
+    return kv_room(deployment(settings), memory_limits(settings))
+
+
+def memory_limits(settings: EngineSettings) -> MemoryLimits:
+    """Return how the engine may use the memory."""
+    return MemoryLimits(
         max_model_len=settings.max_model_len,
         max_num_seqs=settings.max_num_seqs,
         max_batched_tokens=settings.max_batched_tokens,
         memory_utilization=settings.memory_utilization,
         block_size=_block_size(settings),
     )
-    return kv_room(deployment(settings), limits)
 
 
 def engine_config(settings: EngineSettings) -> EngineConfig:

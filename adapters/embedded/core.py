@@ -56,6 +56,8 @@ class StepCounts:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     verify_steps: int = 0
+    sequence_steps: int = 0
+    queued_ns: int = 0
 
 
 class TimeLog:
@@ -174,12 +176,14 @@ class EngineCore:
             verify_steps=steps.verify_steps if speculative else None,
             preemptions=sequences.preemptions,
             steps=steps.steps,
+            sequence_steps=steps.sequence_steps,
             graph_steps=steps.graph_steps,
             split_prefills=steps.split_prefills,
             mixed_steps=steps.mixed_steps,
             late_admissions=sequences.late_admissions,
             peak_running=sequences.peak_running,
             evicted_blocks=cache.evicted_blocks if cache else 0,
+            queued_ns=steps.queued_ns,
         )
 
     @property
@@ -230,6 +234,7 @@ class EngineCore:
 
     def _run_step(self, step: Step, now_ns: int) -> int:
         """Run one step that holds prompt chunks; return when it ends, in ns."""
+        self._note_starts(step, now_ns)
         batch, queries = self.scheduler.decoding, self.config.queries
         decoding = len(batch) if step.decode else 0
         context = int(batch.context.sum()) + decoding * queries if decoding else 0
@@ -249,6 +254,13 @@ class EngineCore:
             self._compute(sequence, tokens, end_ns)
         return end_ns
 
+    def _note_starts(self, step: Step, now_ns: int) -> None:
+        """Note of those that run for the first time how long they have waited."""
+        for sequence, _ in step.chunks:
+            if sequence.started_ns is None:
+                sequence.started_ns = now_ns
+                self._counts.queued_ns += now_ns - sequence.arrival_ns
+
     def _decode(self, progress: Progress, ends_ns: NDArray[np.int64]) -> None:
         """Let every decoding sequence take the steps that end at `ends_ns`."""
         batch, steps = self.scheduler.decoding, len(ends_ns)
@@ -258,6 +270,7 @@ class EngineCore:
         self._log.extend(ends_ns)
         self._counts.steps += steps
         self._counts.output_tokens += brought
+        self._counts.sequence_steps += steps * len(batch)
         if self.config.speculation is not None:
             verified = steps * len(batch)
             self._counts.verify_steps += verified
@@ -272,6 +285,7 @@ class EngineCore:
             return
         self._counts.split_prefills += tokens < sequence.target_tokens - sequence.prefill_start
         self._counts.output_tokens += 1
+        self._counts.sequence_steps += 1
         self.scheduler.finish_prefill(sequence)
         sequence.prefill_ends_ns.append(end_ns)
         sequence.generated_tokens += 1

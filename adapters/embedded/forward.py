@@ -121,14 +121,14 @@ class ForwardPass:
         start_s = measured.GEMM_START_S + measured.SAMPLING_START_S
         return start_s + _product_s(rows, stream_s, compute_s) + gather_s + sample_s
 
-    def roof_s(
+    def roof_sides_s(
         self,
         tokens: int,
         rows: int,
         decode: tuple[int, int],
         chunks: Sequence[tuple[int, int]],
-    ) -> float:
-        """Return the least seconds a step can take: its bytes or its arithmetic, at the peaks.
+    ) -> tuple[float, float]:
+        """Return the seconds of a step's bytes, and of its arithmetic, at the peaks.
 
         `tokens` go through the layers and `rows` through the LM head; `decode` is (queries of a
         sequence, tokens of context), `chunks` are (new, earlier) prompt tokens.
@@ -147,7 +147,7 @@ class ForwardPass:
         token_flops = self._common_flops + per_token * self._expert_flops
         compute_s = tokens * token_flops / self._layer_peak
         compute_s += (rows * 2 * head + pairs * self._pair_flops) / self._peak
-        return max(moved_bytes / self._bandwidth, compute_s)
+        return moved_bytes / self._bandwidth, compute_s
 
     def _products_s(self, tokens: int) -> float:
         """Return the seconds of all layers' matrix products."""

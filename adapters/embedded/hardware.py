@@ -105,6 +105,11 @@ _GPUS = (
 _GPU_BY_NAME = {gpu.name: gpu for gpu in _GPUS}
 
 
+def all_gpus() -> tuple[Gpu, ...]:
+    """Return every GPU that is known."""
+    return _GPUS
+
+
 def find_gpu(name: str) -> Gpu:
     """Return the GPU called `name`, in any case. Raises `EngineError` with the nearest name."""
     gpu = _GPU_BY_NAME.get(name.strip().lower())

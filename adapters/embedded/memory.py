@@ -108,6 +108,11 @@ def kv_room(deployment: Deployment, limits: MemoryLimits) -> KvRoom:
     return room
 
 
+def unjudged_room(deployment: Deployment, limits: MemoryLimits) -> KvRoom:
+    """Return the room for KV on each GPU, whether or not anything fits into it."""
+    return _room(deployment, limits)
+
+
 def _room(deployment: Deployment, limits: MemoryLimits) -> KvRoom:
     """Return the room without judging it."""
     model, gpus = deployment.model, deployment.tensor_parallel

@@ -82,6 +82,10 @@ class MetricsPage:
                 "From arrival to the end of the last step.",
                 stats.answer_s,
             ),
+            "vllm:request_queue_time_seconds": (
+                "From arrival to the first step.",
+                stats.queued_s,
+            ),
             "embedded:step_lateness_seconds": (
                 "How long after a step's end all of it was sent.",
                 stats.late_s,

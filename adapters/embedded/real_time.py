@@ -301,6 +301,8 @@ class RealTimeEngine:
             self._turning.add(ticket.connection)
             stats.finished += 1
             stats.answer_s.observe(took_s)
+            started_ns = sequence.started_ns or ticket.due_ns
+            stats.queued_s.observe(max(0, started_ns - ticket.due_ns) / _NS_PER_S)
         self._release(ticket)
         if told.is_first and ticket.delay_ns and sequence.finished_ns is None:
             self._hold(ticket, told.tell)

@@ -81,9 +81,15 @@ class StepTime:
         Weights once, KV read and written, arithmetic: over the peaks, whichever side is longer.
         The drafter, and the LM head of completed prompts, are left out.
         """
+        return max(self.roof_sides_s(sequences, queries, context_tokens, chunks))
+
+    def roof_sides_s(
+        self, sequences: int, queries: int, context_tokens: int, chunks: _Chunks
+    ) -> tuple[float, float]:
+        """Return both sides of that roof: seconds of its bytes, seconds of its arithmetic."""
         decoding = sequences * queries
         tokens = decoding + sum(new for new, _ in chunks)
-        return self._target.roof_s(tokens, decoding, (queries, context_tokens), chunks)
+        return self._target.roof_sides_s(tokens, decoding, (queries, context_tokens), chunks)
 
     def assumptions(self) -> tuple[str, ...]:
         """Return the sentences a report prints beside these times: what is assumed, and on what."""

@@ -40,6 +40,7 @@ class Sequence:
         "prefill_start",
         "prompt_ids",
         "spans",
+        "started_ns",
         "table",
     )
 
@@ -57,6 +58,7 @@ class Sequence:
         self.output_ids = np.zeros(asked_tokens, np.int32)  # those not generated yet mean nothing
         self.prefill_ends_ns: list[int] = []  # each prefill, first or repeated, gives one token
         self.spans: list[tuple[int, int]] = []  # decode steps after each prefill, as log positions
+        self.started_ns: int | None = None  # when the first step that computes for it began
         self.finished_ns: int | None = None
         self._known_tokens = 0  # output tokens whose ids have been worked out
         self._written_tokens = 0  # output tokens whose ids lie in the KV

@@ -50,6 +50,7 @@ class ServerStats:
         self.step_tokens = Histogram(_STEP_TOKENS)  # prompt and output tokens of each step
         self.first_token_s = Histogram(_FIRST_TOKEN_S)
         self.answer_s = Histogram(_ANSWER_S)
+        self.queued_s = Histogram(_ANSWER_S)  # from arrival until the first step of a request
         self.late_s = Histogram(_LATE_S)  # from a step's end until all of it was told
         self.finished = 0
         self.aborted = 0

@@ -86,19 +86,19 @@ def add_load(commands: Any) -> argparse.ArgumentParser:
 def _add_traffic(load: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--prompt-tokens",
-        type=_count,
+        type=whole_number,
         metavar="N",
         help="128; of shared-prefix half is a text that all requests share, of multi-turn it is "
         "each question",
     )
-    load.add_argument("--output-tokens", type=_count, metavar="N", help="256")
-    load.add_argument("--turns", type=_count, metavar="N", help="of multi-turn: 4")
+    load.add_argument("--output-tokens", type=whole_number, metavar="N", help="256")
+    load.add_argument("--turns", type=whole_number, metavar="N", help="of multi-turn: 4")
     load.add_argument("--format", metavar="F", help="of a trace: as its first line looks")
     load.add_argument(
         "--time-unit", metavar="U", help="of a trace's timestamp, as ms: its format's own"
     )
     load.add_argument(
-        "--block-tokens", type=_count, metavar="N", help="of a trace with block ids: its own"
+        "--block-tokens", type=whole_number, metavar="N", help="of a trace with block ids: its own"
     )
     load.add_argument(
         "--bad-rows",
@@ -108,10 +108,10 @@ def _add_traffic(load: argparse.ArgumentParser) -> None:
 
 
 def _add_amount(how: argparse._ArgumentGroup) -> None:
-    how.add_argument("--concurrency", type=_count, metavar="N", help="conversations alive: 1")
+    how.add_argument("--concurrency", type=whole_number, metavar="N", help="conversations alive: 1")
     how.add_argument(
         "--requests",
-        type=_count,
+        type=whole_number,
         metavar="N",
         help="closed loop: 100, of a trace all its rows; at most 1,000,000",
     )
@@ -121,7 +121,7 @@ def _add_amount(how: argparse._ArgumentGroup) -> None:
     )
     how.add_argument(
         "--max-concurrency",
-        type=_count,
+        type=whole_number,
         metavar="N",
         help="of an open loop: conversations alive at most; the others wait, and it counts",
     )
@@ -159,10 +159,12 @@ def add_serve(commands: Any) -> argparse.ArgumentParser:
     serve.add_argument("--port", type=_port, default=8000, metavar="N", help="8000; 0: a free one")
     serve.add_argument("--model", default="llama-3-70b", metavar="M", help="llama-3-70b")
     serve.add_argument("--gpu", default="a100-80gb", metavar="G", help="a100-80gb")
-    serve.add_argument("--count", type=_count, default=4, metavar="N", help="GPUs: 4")
-    serve.add_argument("--max-model-len", type=_count, default=8192, metavar="N", help="8192")
-    serve.add_argument("--max-num-seqs", type=_count, default=256, metavar="N", help="256")
-    serve.add_argument("--max-batched-tokens", type=_count, default=512, metavar="N", help="512")
+    serve.add_argument("--count", type=whole_number, default=4, metavar="N", help="GPUs: 4")
+    serve.add_argument("--max-model-len", type=whole_number, default=8192, metavar="N", help="8192")
+    serve.add_argument("--max-num-seqs", type=whole_number, default=256, metavar="N", help="256")
+    serve.add_argument(
+        "--max-batched-tokens", type=whole_number, default=512, metavar="N", help="512"
+    )
     serve.set_defaults(command="serve", folder=None, json=False)
     return serve
 
@@ -180,12 +182,13 @@ def add_calibrate(commands: Any) -> argparse.ArgumentParser:
     return calibrate
 
 
-def _count(text: str) -> int:
+def whole_number(text: str) -> int:
+    """Return a whole number of at least 1. Raises `ArgumentTypeError` for other words."""
     return _whole(text, 1)
 
 
 def _workers(text: str) -> int | None:
-    return None if text == "auto" else _count(text)
+    return None if text == "auto" else whole_number(text)
 
 
 def _natural(text: str) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from adapters.base import EngineError
 from harness.commands.calibrate import calibrate
+from harness.commands.capacity import capacity
 from harness.commands.engines import engines
 from harness.commands.load import load
 from harness.commands.serve import serve
@@ -26,4 +27,5 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "serve": serve,
     "calibrate": calibrate,
     "engines": engines,
+    "capacity": capacity,
 }

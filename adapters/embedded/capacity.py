@@ -1,0 +1,320 @@
+"""What some GPUs can hold and how fast they may be at best, before anything is started.
+
+The door of `harness capacity`: memory, step times and their roof, all from the functions that the
+engine itself runs on, put side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from adapters.base import EngineError, EngineSettings
+from adapters.embedded.adapter import deployment, memory_limits
+from adapters.embedded.config import EngineConfig
+from adapters.embedded.deployment import Deployment
+from adapters.embedded.hardware import all_gpus
+from adapters.embedded.memory import (
+    KvRoom,
+    MemoryLimits,
+    kv_bytes_per_token,
+    kv_room,
+    unjudged_room,
+    weight_bytes,
+)
+from adapters.embedded.roofline import StepTime
+
+CONTEXTS_TOKENS = (2048, 4096, 32_768, 131_072)
+CACHE_DTYPES = ("auto", "fp8", "int4")
+BATCHES = (1, 32, 256, 1024)
+_USED_SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)  # of the context that a contiguous cache reserves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Whether weights and one sequence of the context fit; if not, by how much, and what would."""
+
+    fits: bool
+    why_not: str | None = None
+    remedies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Where the memory goes: of each GPU, and of the weights and KV over all that share them."""
+
+    memory_bytes_per_gpu: int
+    usable_bytes_per_gpu: int
+    weights_bytes: int
+    weights_bytes_per_gpu: int
+    reserve_bytes_per_gpu: int  # runtime, CUDA graphs, activations of the largest step
+    reserved_step_tokens: int  # what that step holds
+    reserved_sequences: int
+    kv_room_bytes: int  # negative: so much is missing before any KV
+    kv_room_bytes_per_gpu: int
+    kv_room_tokens: int
+    block_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBytes:
+    """What one token keeps in the KV cache, over all layers."""
+
+    kv_bytes_per_token: int  # of the model, each head once
+    kv_bytes_per_token_per_gpu: int  # with fewer KV heads than GPUs they are copied
+    heads: int
+    kv_heads: int
+    all_heads_kv_bytes_per_token: int  # were there as many KV heads as query heads
+    grouped_heads_saving_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Users:
+    """How many sequences fit at once when each holds so many tokens."""
+
+    context_tokens: int
+    kv_cache_dtype: str
+    kv_bytes_per_token: int
+    users: int
+    beyond_the_model: bool  # memory is one thing; the model was made for less context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What answers that end before their reserved context leave unused, paged or contiguous."""
+
+    used_tokens: int
+    contiguous_users: int
+    paged_users: int
+    contiguous_waste_share: float
+    paged_waste_at_most_share: float  # one token in the last block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step at the roof, side by side with the predicted one."""
+
+    sequences: int
+    context_tokens: int  # that each sequence reads; 0: the weights alone
+    bytes_floor_s: float  # what it moves, at peak bandwidth
+    flops_floor_s: float  # what it computes, at peak arithmetic
+    flops_per_byte: float  # operations of the GPU's 16-bit peak
+    binding_side: str  # memory | compute
+    floor_s: float
+    predicted_s: float
+    fits_kv_room: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefill:
+    """A prompt computed from nothing: the roof, in one step, and in the engine's own chunks."""
+
+    prompt_tokens: int
+    bytes_floor_s: float
+    flops_floor_s: float
+    floor_s: float
+    predicted_one_step_s: float
+    predicted_chunked_s: float
+    chunk_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """All of it. Times are of the engine's step-time model: simulated, never measured."""
+
+    model: str
+    parameters: int
+    longest_context_tokens: int  # that the model was made for
+    gpu: str
+    gpu_count: int
+    tensor_parallel: int  # GPUs that share one copy; all figures are of one copy
+    copies: int
+    quantization: str
+    kv_cache_dtype: str
+    context_tokens: int
+    fit: Fit
+    memory: Memory
+    token: TokenBytes
+    users: tuple[Users, ...]
+    layouts: tuple[Layout, ...]
+    crossover_flops_per_byte: float  # peak arithmetic over peak bandwidth
+    decode: tuple[Step, ...]
+    prefill: Prefill
+    assumptions: tuple[str, ...]
+
+
+def capacity(settings: EngineSettings) -> Capacity:
+    """Return what `settings` can hold at contexts of `max_model_len`, and its floors.
+
+    A model that does not fit is told, not refused. Raises `EngineError` for an unknown model or
+    GPU, and for GPUs that cannot share the model.
+    """
+    built, limits = deployment(settings), memory_limits(settings)
+    context = limits.max_model_len
+    room, timer = unjudged_room(built, limits), StepTime(built)
+    if settings.gpu_count % built.tensor_parallel:
+        error = EngineError(
+            f"{settings.gpu_count} GPUs make no whole copies of {built.tensor_parallel} GPUs each"
+        )
+        error.about = "tensor_parallel"
+        raise error
+    peaks = built.gpu.flops_per_s, built.gpu.bandwidth_bytes_per_s
+    return Capacity(
+        model=built.model.name,
+        parameters=built.model.parameters,
+        longest_context_tokens=built.model.max_position,
+        gpu=built.gpu.name,
+        gpu_count=settings.gpu_count,
+        tensor_parallel=built.tensor_parallel,
+        copies=settings.gpu_count // built.tensor_parallel,
+        quantization=built.quantization,
+        kv_cache_dtype=built.kv_cache_dtype,
+        context_tokens=context,
+        fit=_fit(built, limits),
+        memory=_memory(built, limits, room),
+        token=_token(built),
+        users=tuple(_users(built, limits)),
+        layouts=tuple(_layouts(room, context)),
+        crossover_flops_per_byte=peaks[0] / peaks[1],
+        decode=tuple(_decode(timer, peaks, room, context)),
+        prefill=_prefill(timer, context, settings.max_batched_tokens),
+        assumptions=timer.assumptions(),
+    )
+
+
+def _fit(built: Deployment, limits: MemoryLimits) -> Fit:
+    try:
+        kv_room(built, limits)
+    except EngineError as error:
+        notes = tuple(getattr(error, "__notes__", ()))
+        return Fit(fits=False, why_not=str(error), remedies=(*notes, *_larger_gpus(built, limits)))
+    return Fit(fits=True)
+
+
+def _larger_gpus(built: Deployment, limits: MemoryLimits) -> tuple[str, ...]:
+    """Return which GPUs would do in the same number, the one with the least memory first."""
+    by_memory = sorted(all_gpus(), key=lambda gpu: gpu.memory_bytes)
+    fitting = []
+    for gpu in by_memory:
+        try:
+            kv_room(replace(built, gpu=gpu), limits)
+        except EngineError:  # too small as well, or without arithmetic that the weights need
+            continue
+        fitting.append(f"{built.tensor_parallel} x {gpu.name}")
+    return (f"GPUs of which as many would do: {', '.join(fitting)}",) if fitting else ()
+
+
+def _memory(built: Deployment, limits: MemoryLimits, room: KvRoom) -> Memory:
+    memory_bytes = built.gpu.memory_bytes
+    return Memory(
+        memory_bytes_per_gpu=memory_bytes,
+        usable_bytes_per_gpu=round(memory_bytes * limits.memory_utilization),
+        weights_bytes=weight_bytes(built.model, built.quantization),
+        weights_bytes_per_gpu=room.weights_bytes,
+        reserve_bytes_per_gpu=room.reserve_bytes,
+        reserved_step_tokens=limits.max_batched_tokens,
+        reserved_sequences=limits.max_num_seqs,
+        kv_room_bytes=room.free_bytes * built.tensor_parallel,
+        kv_room_bytes_per_gpu=room.free_bytes,
+        kv_room_tokens=room.tokens,
+        block_tokens=room.block_size,
+    )
+
+
+def _token(built: Deployment) -> TokenBytes:
+    model, dtype = built.model, built.kv_cache_dtype
+    own = kv_bytes_per_token(model, dtype)
+    ungrouped = kv_bytes_per_token(replace(model, kv_heads=model.heads), dtype)
+    return TokenBytes(
+        kv_bytes_per_token=own,
+        kv_bytes_per_token_per_gpu=kv_bytes_per_token(model, dtype, built.tensor_parallel),
+        heads=model.heads,
+        kv_heads=model.kv_heads,
+        all_heads_kv_bytes_per_token=ungrouped,
+        grouped_heads_saving_ratio=ungrouped / own,
+    )
+
+
+def _users(built: Deployment, limits: MemoryLimits) -> Iterator[Users]:
+    """Yield the sequences that fit, by context and by the width of the cache, the chosen one's too.
+
+    The weights and the reserve stay as they are; only the cache is narrower.
+    """
+    dtypes = tuple(dict.fromkeys((*CACHE_DTYPES, built.kv_cache_dtype)))
+    rooms = {one: unjudged_room(replace(built, kv_cache_dtype=one), limits) for one in dtypes}
+    for context in sorted({*CONTEXTS_TOKENS, limits.max_model_len}):
+        for dtype, room in rooms.items():
+            yield Users(
+                context_tokens=context,
+                kv_cache_dtype=dtype,
+                kv_bytes_per_token=kv_bytes_per_token(built.model, dtype),
+                users=_sequences(room, context, context),
+                beyond_the_model=context > built.model.max_position,
+            )
+
+
+def _sequences(room: KvRoom, tokens: int, reserved_tokens: int) -> int:
+    """Return how many sequences have blocks at once for `tokens`, or for all that is reserved."""
+    return room.blocks // _pool(room, reserved_tokens).blocks_for(tokens)
+
+
+def _pool(room: KvRoom, context_tokens: int) -> EngineConfig:
+    """Return the engine's own view of the room, which counts its blocks."""
+    return EngineConfig(
+        num_blocks=room.blocks, block_size=room.block_size, max_model_len=context_tokens
+    )
+
+
+def _layouts(room: KvRoom, context: int) -> Iterator[Layout]:
+    pool, size = _pool(room, context), room.block_size
+    reserved = pool.blocks_for(context) * size
+    for used in dict.fromkeys(max(1, round(context * share)) for share in _USED_SHARES):
+        yield Layout(
+            used_tokens=used,
+            contiguous_users=_sequences(room, context, context),
+            paged_users=_sequences(room, used, context),
+            contiguous_waste_share=1 - used / reserved,
+            paged_waste_at_most_share=(size - 1) / (pool.blocks_for(used) * size),
+        )
+
+
+def _decode(
+    timer: StepTime, peaks: tuple[float, float], room: KvRoom, context: int
+) -> Iterator[Step]:
+    """Yield decode steps of each batch: of the weights alone, then with every context read."""
+    for each in (0, context):
+        for batch in BATCHES:
+            read = batch * each
+            sides = timer.roof_sides_s(batch, 1, read, ())
+            yield Step(
+                sequences=batch,
+                context_tokens=each,
+                bytes_floor_s=sides[0],
+                flops_floor_s=sides[1],
+                flops_per_byte=sides[1] * peaks[0] / (sides[0] * peaks[1]),
+                binding_side="compute" if sides[1] > sides[0] else "memory",
+                floor_s=timer.roof_s(batch, 1, read, ()),
+                predicted_s=timer.step_s(batch, 1, read + batch, (), batch),
+                fits_kv_room=batch <= _sequences(room, max(1, each), max(1, each)),
+            )
+
+
+def _prefill(timer: StepTime, prompt: int, chunk: int) -> Prefill:
+    whole = [(prompt, 0)]
+    bytes_s, flops_s = timer.roof_sides_s(0, 1, 0, whole)
+    return Prefill(
+        prompt_tokens=prompt,
+        bytes_floor_s=bytes_s,
+        flops_floor_s=flops_s,
+        floor_s=timer.roof_s(0, 1, 0, whole),
+        predicted_one_step_s=timer.step_s(0, 1, 0, whole, 1),
+        predicted_chunked_s=sum(_chunk_times_s(timer, prompt, chunk)),
+        chunk_tokens=chunk,
+    )
+
+
+def _chunk_times_s(timer: StepTime, prompt: int, chunk: int) -> Iterator[float]:
+    for earlier in range(0, prompt, chunk):
+        part: Sequence[tuple[int, int]] = [(min(chunk, prompt - earlier), earlier)]
+        last = earlier + chunk >= prompt
+        yield timer.step_s(0, 1, 0, part, 1 if last else 0)
