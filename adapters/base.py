@@ -91,6 +91,7 @@ class EngineSettings:
     trust_remote_code: bool = False  # whether code that comes with the model may run
     url: str | None = None  # of a server that runs already, which is not started
     api_key_env: str | None = None  # the variable that holds the key of that server
+    step_profile: Mapping[str, Any] | None = None  # fitted step times, for the embedded engine
     log_path: Path | None = None  # what the engine writes goes there; None: into a passing file
 
 

@@ -19,9 +19,11 @@ from harness.load.probe import probe
 from harness.measurement import Measurement, Outcome, words
 from harness.plan.document import plan_document
 from harness.plan.planned import Plan, PlannedArm, PlannedRun
+from harness.prediction.replay import predict
 from harness.questions import Questions
 from results.store import create_sweep, write_run, write_sweep
 
+EMBEDDED = "embedded"  # which is a prediction itself
 _FAILED_STARTS = 2  # different arms of an engine, after which the others are not tried
 
 
@@ -72,10 +74,19 @@ class Sweep:
         statuses = []
         for _, group in groupby(self._plan.planned, key=lambda run: run.group):
             for run, outcome in self._run_group(list(group), progress):
-                write_run(self._directory, run.key, self._manifest(run, outcome), outcome.records)
+                self._store(run, outcome)
                 progress.ended(run, outcome.status)
                 statuses.append(outcome.status)
         return all(status == "ok" for status in statuses)
+
+    def _store(self, run: PlannedRun, outcome: Outcome) -> None:
+        """Store a run, and beside a real engine's what was to be expected of it."""
+        manifest, predicted = self._manifest(run, outcome), None
+        if outcome.records and run.arm.engine != EMBEDDED:
+            prediction = predict(run, self._plan.spec, self._questions, outcome)
+            manifest["prediction"] = dict(prediction.facts)
+            predicted = prediction.records
+        write_run(self._directory, run.key, manifest, outcome.records, predicted)
 
     def _run_group(
         self, runs: list[PlannedRun], progress: SweepProgress

@@ -14,7 +14,8 @@ from results.cache_checks import cache_notes
 from results.certificate import WORST_FIRST
 from results.effects import BASELINE, CONTROL, MARGIN, effects
 from results.flip_checks import other_versions, same_settings
-from results.names import SCALARS, flatten
+from results.names import SCALARS, flatten, primary_metrics
+from results.predictions import predicted_mean
 from results.rows import Row, check, planned_row, public, stored_row
 from results.statistics import geometric_mean
 from results.store import finite, read_runs, read_sweep, write_json, write_text
@@ -178,8 +179,22 @@ def _arm(runs: Sequence[Row]) -> Row:
             name: _over_blocks(name, [run["values"].get(name) for run in measured])
             for name, _ in flatten({})
         },
+        "predicted": _predicted(measured),
+        "roof": next((found for run in measured if (found := _roof(run))), None),
         "p99_reliable": bool(measured) and all(_p99_reliable(run["metrics"]) for run in measured),
     }
+
+
+def _predicted(runs: Sequence[Row]) -> dict[str, float | None] | None:
+    """Return the primary metrics as predicted, over the blocks; None where nothing is."""
+    metrics = primary_metrics(runs[0]["load"]) if runs else ()
+    found = {metric: predicted_mean(runs, metric) for metric in metrics}
+    return found if any(found.values()) else None
+
+
+def _roof(run: Row) -> dict[str, Any] | None:
+    roof: dict[str, Any] | None = (run.get("prediction") or {}).get("roof")
+    return roof
 
 
 def _worst_certificate(runs: Sequence[Row]) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from results.client_error import error_of_pairs
 from results.names import HIGHER, headline_metrics, kind, primary_metrics
+from results.predictions import is_outside, predicted_ratio
 from results.statistics import Ratio, geometric_mean, holm, paired_ratio
 
 BASELINE, CONTROL = "baseline", "baseline-again"
@@ -34,6 +35,7 @@ class Comparison:
     alike: bool  # blocks without any difference: nothing was drawn, they are one
     windows_differ: bool  # a whole run against a steady part: not judged
     client_error: float | None  # that DEGRADED clients may have made, a share; None: not known
+    foreseen: Mapping[str, float | None]  # the predicted ratio and its band
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +158,16 @@ def _compare(
         alike=alike,
         windows_differ=any(_window_kind(base) != _window_kind(run) for base, run in pairs),
         client_error=error_of_pairs(pairs, metric),
+        foreseen=_foreseen(pairs, metric, name),
     )
+
+
+def _foreseen(
+    pairs: Sequence[tuple[Row, Row]], metric: str, name: EffectName
+) -> dict[str, float | None]:
+    bases, treated = [base for base, _ in pairs], [run for _, run in pairs]
+    above, below = (bases, treated) if name.baseline_above else (treated, bases)
+    return predicted_ratio(above, below, metric)
 
 
 def _window_kind(run: Row) -> str | None:
@@ -345,7 +356,7 @@ def _row(
     p_values: Mapping[tuple[str, str], float],
 ) -> dict[str, Any]:
     key, name, ratio = (comparison.arm, comparison.metric), comparison.name, comparison.ratio
-    return {
+    effect: dict[str, Any] = {
         "engine": run["engine"],
         "label": run["label"],
         "arm": comparison.arm,
@@ -366,4 +377,6 @@ def _row(
         "p_adjusted": p_values.get(key),
         "n_blocks": comparison.n_blocks,
         "verdict": verdicts.get(key),
+        **comparison.foreseen,
     }
+    return {**effect, "outside": is_outside(effect)}

@@ -13,6 +13,7 @@ from results.doubt import Doubt
 from results.failure_samples import failure_samples
 from results.metrics import RunFigures, run_figures
 from results.names import flatten
+from results.predictions import prediction_row
 from results.store import StoredRun
 
 # A certificate that holds the first against a run says what the others would.
@@ -35,6 +36,7 @@ def stored_row(run: StoredRun) -> Row:
     certified = certificate(figures, manifest)
     status, reason = _status(manifest, figures, certified)
     sent = not figures.requests.empty
+    values = dict(flatten(figures.metrics)) if sent else {}
     return {
         **_described(manifest),
         "status": status,
@@ -45,7 +47,8 @@ def stored_row(run: StoredRun) -> Row:
         "checks": [check(doubt) for doubt in _untold(doubts(figures, manifest), certified)],
         "window": _window(figures) if sent else None,
         "counts": _counts(figures),
-        "values": dict(flatten(figures.metrics)) if sent else {},
+        "values": values,
+        "prediction": prediction_row(run, values),
         "requests": figures.requests[[*_PLOTTED]] if sent else None,
     }
 
@@ -168,10 +171,22 @@ def planned_row(plan: Mapping[str, Any]) -> Row:
         "window": None,
         "counts": None,
         "values": {},
+        "prediction": None,
         "requests": None,
     }
 
 
 def public(row: Row) -> Row:
     """Return the part of a row that `summary.json` shows."""
-    return {name: value for name, value in row.items() if name not in _INNER}
+    shown = {name: value for name, value in row.items() if name not in _INNER}
+    if row["prediction"] is not None:
+        values = row["prediction"]["values"]
+        told = {**row["prediction"], "values": values and _predicted(values)}
+        shown["prediction"] = told
+    return shown
+
+
+def _predicted(values: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return the predicted metrics that mean something: latencies and rates."""
+    names = ("output_tokens_per_s", "ttft_ms.p50", "scheduled_ttft_ms.p50", "tpot_ms.p50")
+    return {name: values.get(name) for name in names}

@@ -3,6 +3,8 @@
     <sweep folder>/sweep.json            what was planned, written before the first run
                    <run>/manifest.json   what one run was and did, and the SHA-256 of its records
                    <run>/records.parquet what was seen of each of its requests
+                   <run>/predicted.parquet  of a real engine's run, where it was predicted: the same
+                                         requests as the embedded engine would have answered them
 
 A run appears whole or not at all: it is written beside its place and then renamed.
 """
@@ -24,7 +26,9 @@ from results.records import RequestRecord
 
 FORMAT = 1
 SWEEP_FILE, MANIFEST_FILE, RECORDS_FILE = "sweep.json", "manifest.json", "records.parquet"
+PREDICTED_FILE = "predicted.parquet"
 DIGEST = "records_sha256"  # in the manifest: of the records' bytes
+PREDICTED_DIGEST = "predicted_sha256"  # of the predicted ones; absent where there are none
 _KEY_LENGTH = 12  # of a run's key in its folder's name: 48 bits, plenty within one sweep
 
 # What a reader of these files leans on; the rest may be absent.
@@ -44,6 +48,7 @@ class StoredRun(NamedTuple):
 
     manifest: dict[str, Any]
     records: RecordTable
+    predicted: RecordTable | None = None  # the same requests on the embedded engine
 
 
 def create_sweep(directory: Path) -> Path:
@@ -69,9 +74,13 @@ def run_folder(sweep_dir: Path, key: str) -> Path:
 
 
 def write_run(
-    sweep_dir: Path, key: str, manifest: Mapping[str, Any], records: Sequence[RequestRecord]
+    sweep_dir: Path,
+    key: str,
+    manifest: Mapping[str, Any],
+    records: Sequence[RequestRecord],
+    predicted: Sequence[RequestRecord] | None = None,
 ) -> Path:
-    """Store a run and return its folder.
+    """Store a run, and what was predicted of it, and return its folder.
 
     A process killed in between leaves a hidden folder that no reader looks at. Raises
     `StoreError` when the run is there already or the disk refuses.
@@ -85,6 +94,9 @@ def write_run(
         partial.mkdir()
         write_records(partial / RECORDS_FILE, records)
         own = {"format": FORMAT, "key": key, DIGEST: _sha256(partial / RECORDS_FILE)}
+        if predicted is not None:
+            write_records(partial / PREDICTED_FILE, predicted)
+            own[PREDICTED_DIGEST] = _sha256(partial / PREDICTED_FILE)
         write_json(partial / MANIFEST_FILE, {**manifest, **own})
         partial.rename(folder)
     except OSError as cause:
@@ -125,7 +137,12 @@ def read_runs(sweep_dir: Path) -> Iterator[StoredRun]:
     for path in sorted(sweep_dir.glob(f"*/{MANIFEST_FILE}")):
         if not path.parent.name.startswith("."):
             manifest = _read_document(path, _MANIFEST_KEYS)
-            yield StoredRun(manifest, _read_table(path.with_name(RECORDS_FILE), manifest[DIGEST]))
+            digest = manifest.get(PREDICTED_DIGEST)
+            yield StoredRun(
+                manifest,
+                _read_table(path.with_name(RECORDS_FILE), manifest[DIGEST]),
+                digest and _read_table(path.with_name(PREDICTED_FILE), digest),
+            )
 
 
 def write_json(path: Path, value: Any) -> Path:

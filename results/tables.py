@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rich import box
 from rich.cells import cell_len
@@ -19,6 +19,7 @@ from rich.text import Text
 from results.client_remarks import client_counts, is_degraded
 from results.effects import BASELINE
 from results.engine_tables import READING, engine_tables
+from results.foreseen import absent_predictions, foreseen
 from results.panels import VERDICT_MARKS, Panel, arm_lines, hardware_title, may_be_none, panels
 from results.remarks import (
     assumptions,
@@ -74,6 +75,8 @@ def print_summary(summary: Row, console: Console) -> None:
             _emit(console, part, width)
     for part in _engine_parts(summary, width):
         _emit(console, part, width)
+    for part in _foreseen_parts(summary, width):
+        _emit(console, part, width)
     for line in _closing_lines(summary):
         _emit(console, _wrapped(line, width, ""), width)
 
@@ -111,8 +114,39 @@ def _engine_parts(summary: Row, width: int) -> Iterator[RenderableType]:
     yield from (_wrapped(line, width, "dim") for line in left_out(summary))
 
 
+def _foreseen_parts(summary: Row, width: int) -> Iterator[RenderableType]:
+    """Yield predicted beside measured; nothing where nothing was predicted."""
+    for one in foreseen(summary):
+        yield _wrapped(f"predicted beside measured · {one.title}", width, "bold", indent="")
+        yield plain_table(one.arm_heads, one.arms, width)
+        if one.effects:
+            yield plain_table(one.effect_heads, one.effects, width)
+        yield from (_wrapped(line, width, "dim") for line in one.remarks)
+        yield Text("")
+    yield from (_wrapped(line, width, "dim") for line in absent_predictions(summary))
+
+
 def _wrapped(line: str, width: int, style: str, indent: str = "  ") -> Text:
     return Text("\n".join(_wrap(line, width, indent)), style=style, no_wrap=True)
+
+
+def plain_table(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> Table:
+    """Return a table of texts; the first column takes what the others leave."""
+    cells = [list(row) for row in rows]
+    wide = [max(map(cell_len, (row[i] for row in cells)), default=0) for i in range(len(heads))]
+    wide = [max(wide[i], *map(cell_len, head.split("\n"))) for i, head in enumerate(heads)]
+    room = max(_NAME_COLUMNS, width - sum(wide[1:]) - 2 * (len(heads) - 1))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    for i, head in enumerate(heads):
+        justify: Literal["left", "right"] = "right" if i else "left"
+        table.add_column(Text(head), justify=justify, no_wrap=True, overflow="fold")
+    for first, *others in cells:
+        table.add_row(Text(_folded(first, room)), *map(Text, others))
+    return table
+
+
+def _folded(text: str, width: int) -> str:
+    return "\n".join(_wrap(text, width, indent=""))
 
 
 def _wrap(line: str, width: int, indent: str = "  ") -> list[str]:

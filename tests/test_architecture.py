@@ -108,6 +108,9 @@ def test_the_instrument_never_imports_the_specimens_insides() -> None:
         "adapters.embedded.adapter",
         "adapters.embedded.server",
         "adapters.embedded.capacity",
+        "adapters.embedded.prediction",
+        "adapters.embedded.fitted",
+        "adapters.embedded.profile_file",
     }
     for path in SOURCES:
         if path.is_relative_to(ROOT / "harness"):

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from adapters.base import BASELINE, TOGGLES, EngineSettings, ToggleValue
-from adapters.embedded.adapter import step_time
+from adapters.embedded.adapter import deployment, step_time
 from adapters.embedded.capacity import CONTEXTS_TOKENS, Capacity, capacity
 from adapters.embedded.config import EngineConfig
 from adapters.embedded.core import EngineCore
+from adapters.embedded.roofline import StepTime
 from adapters.embedded.scheduler import Scheduler
 from harness.cli import main
 from harness.commands.capacity_arguments import KV_DTYPES, QUANTIZATIONS
@@ -129,7 +130,7 @@ def test_binding_sides_stand_against_the_crossover() -> None:
 
 def test_floors_and_predictions_are_those_of_the_step_times() -> None:
     """No second formula: the page repeats what the engine's own clock runs on."""
-    timer = step_time(settings())
+    timer = StepTime(deployment(settings()))
     one = next(row for row in FOUR_A100.decode if row.context_tokens == 4096)
 
     assert one.floor_s == timer.roof_s(1, 1, 4096, ()) == pytest.approx(1 / 58.1, rel=1e-3)

@@ -16,8 +16,9 @@ from adapters.base import (
 )
 from adapters.embedded.accuracy import accuracy_of
 from adapters.embedded.config import EngineConfig, Speculation
-from adapters.embedded.core import EngineCore
+from adapters.embedded.core import EngineCore, StepTimer
 from adapters.embedded.deployment import Deployment, check_context
+from adapters.embedded.fitted import FittedStepTime, StepProfile, profile_from
 from adapters.embedded.hardware import find_gpu
 from adapters.embedded.memory import KvRoom, MemoryLimits, kv_room
 from adapters.embedded.models import find_model
@@ -39,8 +40,9 @@ class EmbeddedEndpoint:
     engine_kind = "simulated"
     target: Target | None = None
 
-    def __init__(self, settings: EngineSettings) -> None:
-        self.core = EngineCore(engine_config(settings), step_time(settings))
+    def __init__(self, settings: EngineSettings, core: EngineCore | None = None) -> None:
+        """Make the core of `settings` on the hardware that they name; or take one."""
+        self.core = core or EngineCore(engine_config(settings), step_time(settings))
         self._settings = settings
 
     def effective(self) -> Mapping[str, str]:
@@ -160,9 +162,35 @@ def deployment(settings: EngineSettings) -> Deployment:
     )
 
 
-def step_time(settings: EngineSettings) -> StepTime:
+def step_time(settings: EngineSettings) -> StepTimer:
     """Return the step times of `settings`. Raises `EngineError`."""
-    return StepTime(deployment(settings))
+    profile = step_profile(settings)
+    return StepTime(deployment(settings)) if profile is None else FittedStepTime(profile.costs)
+
+
+def step_profile(settings: EngineSettings) -> StepProfile | None:
+    """Return the fitted step times that `settings` hold; None: there are none.
+
+    Raises `EngineError` where they are of another model or hardware, `UnsupportedToggleError` for a
+    toggle whose value is in them.
+    """
+    if settings.step_profile is None:
+        return None
+    profile = profile_from(settings.step_profile)
+    asked = (settings.model, settings.gpu, settings.gpu_count)
+    if asked != (profile.model, profile.gpu, profile.gpu_count):
+        error = EngineError(
+            f"the profile is of {profile.model} on {profile.gpu_count} × {profile.gpu}, not of "
+            f"{settings.model} on {settings.gpu_count} × {settings.gpu}"
+        )
+        error.add_note("`harness fit` makes one of runs of that model on that hardware")
+        raise error
+    for name in profile.unlike({name: value.label for name, value in settings.toggles.items()}):
+        raise UnsupportedToggleError(
+            f"{name}: {settings.toggles[name].label} is not in the profile, which was fitted to "
+            f"runs with {profile.fixed[name]}"
+        )
+    return profile
 
 
 def room(settings: EngineSettings) -> KvRoom:
@@ -183,10 +211,19 @@ def memory_limits(settings: EngineSettings) -> MemoryLimits:
 
 def engine_config(settings: EngineSettings) -> EngineConfig:
     """Return the scheduler's configuration. Raises `EngineError`."""
+    if profile := step_profile(settings):
+        return scheduler_config(
+            settings, profile.kv_tokens // profile.block_tokens, profile.block_tokens
+        )
     check_context(find_model(settings.model), settings.max_model_len)
+    return scheduler_config(settings, room(settings).blocks, _block_size(settings))
+
+
+def scheduler_config(settings: EngineSettings, blocks: int, block_tokens: int) -> EngineConfig:
+    """Return the scheduler's configuration with a cache of so many blocks."""
     return EngineConfig(
-        num_blocks=room(settings).blocks,
-        block_size=_block_size(settings),
+        num_blocks=blocks,
+        block_size=block_tokens,
         max_model_len=settings.max_model_len,
         max_num_seqs=settings.max_num_seqs,
         max_batched_tokens=settings.max_batched_tokens,
@@ -212,6 +249,9 @@ def _speculation(value: ToggleValue) -> Speculation | None:
 
 def _effective(config: EngineConfig, settings: EngineSettings) -> dict[str, str]:
     """Return toggle → value; what the core has no part in comes from the step times' settings."""
+    if settings.step_profile is not None:
+        labels = {name: value.label for name, value in settings.toggles.items()}
+        return {**labels, "block_size": str(config.block_size)}
     built = deployment(settings)
     switches = {
         "prefix_caching": config.prefix_caching and config.paged_kv,
@@ -234,7 +274,10 @@ def _effective(config: EngineConfig, settings: EngineSettings) -> dict[str, str]
 
 
 def _assumptions(config: EngineConfig, settings: EngineSettings) -> Iterator[str]:
-    yield from step_time(settings).assumptions()
+    if profile := step_profile(settings):
+        yield profile.sentence
+    else:
+        yield from StepTime(deployment(settings)).assumptions()
     if config.speculation is not None:
         speculation = config.speculation
         given = "acceptance" in dict(settings.toggles["speculative"].options)

@@ -94,6 +94,7 @@ def settings_of(
         trust_remote_code=spec.trust_remote_code,
         url=choice.url,
         api_key_env=choice.api_key_env,
+        step_profile=choice.profile,
     )
 
 

@@ -51,7 +51,7 @@ def listed(value: object) -> object:
     return value if isinstance(value, list) or value is None else [value]
 
 
-def _existing_file(text: object, info: ValidationInfo) -> Path:
+def existing_file(text: object, info: ValidationInfo) -> Path:
     """Return the file that a relative path means: beside the sweep file first, else from here."""
     if not isinstance(text, str) or not text:
         raise ValueError(f"expected a file; found {shown(text)}")
@@ -74,7 +74,7 @@ Duration = Annotated[int, BeforeValidator(duration_ns)]
 SomeTime = Annotated[int, BeforeValidator(duration_ns), Field(gt=0)]
 Share = Annotated[float, BeforeValidator(share)]
 PositiveShare = Annotated[float, BeforeValidator(positive_share)]
-File = Annotated[Path, BeforeValidator(_existing_file)]
+File = Annotated[Path, BeforeValidator(existing_file)]
 
 
 class Form(BaseModel):

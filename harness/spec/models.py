@@ -16,11 +16,14 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    PlainValidator,
     Tag,
     ValidationInfo,
     model_validator,
 )
 
+from adapters.embedded.fitted import StepProfile
+from adapters.embedded.profile_file import read_profile
 from harness.spec.field_models import (
     Count,
     Duration,
@@ -33,6 +36,7 @@ from harness.spec.field_models import (
     SomeTime,
     Text,
     Tokens,
+    existing_file,
     listed,
     not_yet,
     one_of,
@@ -43,6 +47,7 @@ from workloads.trace_formats import FORMATS, NANOSECONDS
 LISTS = ("engines", "workloads", "load")  # the sections of `Lists`
 LATER_ENGINES = ("sglang", "tensorrt-llm", "url")
 ATTACHED = "url"  # the engine that is a server which runs already
+EMBEDDED = "embedded"  # the one that needs no server, and may take any engine's step times
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 
 
@@ -224,6 +229,10 @@ def _key_variable(value: object) -> object:
     return DEFAULT_KEY_VARIABLE if value in (True, "on") else value
 
 
+def _profile(text: object, info: ValidationInfo) -> StepProfile | None:
+    return None if text is None else read_profile(existing_file(text, info))
+
+
 class Engine(Form):
     """One engine of the sweep; the embedded one needs no more than its name."""
 
@@ -235,6 +244,7 @@ class Engine(Form):
     start_timeout: SomeTime | None = None
     url: Text | None = None
     model: Text | None = None
+    profile: Annotated[StepProfile | None, PlainValidator(_profile)] = None
     api_key_env: Annotated[
         Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None,
         BeforeValidator(_key_variable),
@@ -248,6 +258,9 @@ class Engine(Form):
         of_others = (
             ("runtime", "extra_args", "env") if attached else ("url", "model", "api_key_env")
         )
+        profile = self.profile
+        if profile is not None and self.engine not in (profile.engine, EMBEDDED):
+            raise ValueError(f"the profile is one of {profile.engine}, not of {self.engine}")
         given = [name for name in of_others if getattr(self, name) is not None]
         if given:
             why = "is started by somebody else" if attached else "is started here"

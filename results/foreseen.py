@@ -1,0 +1,149 @@
+"""Predicted beside measured, one workload at one load: each arm, then what each toggle does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from results.effects import CONTROL
+from results.panels import METRIC_NAMES, Panel, arm_title, labels, panels
+from results.units import ABSENT, interval_text, ratio_text, significant
+
+Row = Mapping[str, Any]
+_HEADS = {
+    "output_tokens_per_s": "output\ntok/s",
+    "ttft_ms.p50": "TTFT\np50 ms",
+    "scheduled_ttft_ms.p50": "TTFT from\ndue ms",
+    "tpot_ms.p50": "TPOT\np50 ms",
+}
+_BOUNDS = {"memory": "mem", "compute": "comp"}
+OUTSIDE = "outside"  # the mark of a measured effect that the prediction does not allow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """What a reader sees of one panel: two tables as texts, and what must be known of them."""
+
+    title: str
+    arm_heads: tuple[str, ...]
+    arms: tuple[tuple[str, ...], ...]
+    effect_heads: tuple[str, ...]
+    effects: tuple[tuple[str, ...], ...]
+    remarks: tuple[str, ...]
+
+
+def foreseen(summary: Row) -> list[Foreseen]:
+    """Return the panels in which something was predicted of a real engine; none where nothing."""
+    return [
+        _panel(summary, panel)
+        for panel in panels(summary)
+        if any(arm.get("predicted") for arm in panel.arms)
+    ]
+
+
+def absent_predictions(summary: Row) -> list[str]:
+    """Return why some arms have no prediction, each reason once."""
+    found: dict[str, list[str]] = {}
+    for run in summary["runs"]:
+        told = run.get("prediction") or {}
+        if told.get("absent"):
+            found.setdefault(told["absent"], []).append(f"{run['label']} {run['arm']}")
+    return [
+        f"not predicted: {', '.join(dict.fromkeys(arms))}: {reason}"
+        for reason, arms in found.items()
+    ]
+
+
+def _panel(summary: Row, panel: Panel) -> Foreseen:
+    several = len(labels(summary)) > 1
+    shown = [arm for arm in panel.arms if arm.get("predicted")]
+    roofs = any((arm.get("roof") or {}).get("decode") for arm in shown)
+    return Foreseen(
+        title=panel.title,
+        arm_heads=_arm_heads(panel, roofs=roofs),
+        arms=tuple((_name(arm, several), *_arm_cells(arm, panel, roofs=roofs)) for arm in shown),
+        effect_heads=("toggle", "ratio", *(METRIC_NAMES[metric] for metric in panel.primary)),
+        effects=tuple(
+            row
+            for arm in shown
+            if arm["arm"] != CONTROL
+            for row in _effect_rows(panel, arm, several)
+        ),
+        remarks=tuple(_remarks(panel)),
+    )
+
+
+def _name(arm: Row, several: bool) -> str:
+    return f"{arm['label']}: {arm_title(arm)}" if several else arm_title(arm)
+
+
+def _arm_heads(panel: Panel, *, roofs: bool) -> tuple[str, ...]:
+    names = [name for metric in panel.primary for name in (_HEADS[metric], "\npredicted")]
+    return ("\narm", *names, *(("of roof\ndecode", "\nprefill") if roofs else ()))
+
+
+def _arm_cells(arm: Row, panel: Panel, *, roofs: bool) -> Iterator[str]:
+    for metric in panel.primary:
+        yield significant(arm["metrics"].get(metric))
+        yield significant(arm["predicted"].get(metric))
+    if roofs:
+        roof = arm.get("roof") or {}
+        for part in ("decode", "prefill"):
+            share, bound = roof.get(part), roof.get(f"{part}_bound")
+            yield ABSENT if share is None else f"{share:.0%} {_BOUNDS.get(bound, '')}"
+
+
+def _effect_rows(panel: Panel, arm: Row, several: bool) -> Iterator[tuple[str, ...]]:
+    effects = [panel.effect(arm, metric) for metric in panel.primary]
+    if not any(effect and effect.get("predicted") for effect in effects):
+        return
+    yield (_name(arm, several), "measured", *(_measured(effect) for effect in effects))
+    yield ("", "predicted", *(_predicted(effect) for effect in effects))
+
+
+def _measured(effect: Row | None) -> str:
+    if effect is None or effect["ratio"] is None:
+        return ABSENT
+    interval = f" [{interval_text(effect['low'], effect['high'])}]" if effect["low"] else ""
+    return ratio_text(effect["ratio"]) + interval
+
+
+def _predicted(effect: Row | None) -> str:
+    if effect is None or effect.get("predicted") is None:
+        return ABSENT
+    low, high = effect["predicted_low"], effect["predicted_high"]
+    band = "" if low is None else f" [{interval_text(low, high)}]"
+    return ratio_text(effect["predicted"]) + band + f" {OUTSIDE}" * bool(effect["outside"])
+
+
+def _remarks(panel: Panel) -> Iterator[str]:
+    yield (
+        "predicted: the same requests on the embedded engine, simulated, not measured; brackets: "
+        "95 % interval of a measured ratio, the band that the known error leaves a predicted one"
+    )
+    yield from _bases(panel.runs)
+    outside = [effect for effect in panel.effects if effect.get("outside")]
+    for effect in outside:
+        if effect["metric"] in panel.primary:
+            yield (
+                f"{OUTSIDE} the predicted band: {effect['label']} {effect['arm']}, "
+                f"{METRIC_NAMES[effect['metric']]}: measured × {ratio_text(effect['ratio'])}, "
+                f"predicted × {ratio_text(effect['predicted'])}"
+            )
+    if any((arm.get("roof") or {}).get("decode") for arm in panel.arms):
+        yield (
+            "of roof: the least time that bandwidth and arithmetic of the hardware allow, over the "
+            "measured: a decode step's over TPOT p50, a prompt's over TTFT p50, waiting included; "
+            "then which side binds, memory or compute"
+        )
+
+
+def _bases(runs: Sequence[Row]) -> list[str]:
+    told: dict[str, None] = {}
+    for run in runs:
+        prediction = run.get("prediction") or {}
+        if prediction.get("values"):
+            errors = "; ".join(prediction["errors"]) or "its error is not known"
+            told[f"{run['label']}: {prediction['basis']}; {errors}"] = None
+    return list(told)
