@@ -19,6 +19,7 @@ _IDLE_CPU = 0.5  # of a core, below which a client that is late was kept from ru
 _MORE = "more client processes (`--workers {more}` of harness load, `workers: {more}` in a sweep)"
 _RELIEF = f"use {_MORE} or a quieter machine"
 _KEPT = f"others kept the client from its core, it used {{cpu}}: use a quieter machine, or {_MORE}"
+_GO_FIRST = "; run as root, or with CAP_SYS_NICE, the client goes first"
 _REMEDIES = {
     "open_files": "raise the limit of open files (`ulimit -n`), or ask for less concurrency",
     "ports": "have the server keep connections open, or widen net.ipv4.ip_local_port_range",
@@ -51,7 +52,7 @@ def certificate(figures: RunFigures, manifest: Mapping[str, Any]) -> dict[str, A
     seen = client_figures(figures, manifest)
     bounds = {limit.name: _bounds(limit, figures, manifest) for limit in LIMITS}
     workers = len(manifest["client"].get("workers") or ()) or 1
-    found = _reasons(seen, bounds, more=2 * workers)
+    found = _reasons(seen, bounds, more=2 * workers, goes_first=_goes_first(manifest))
     reasons = sorted(found, key=lambda reason: reason["verdict"] != INVALID)
     verdict = reasons[0]["verdict"] if reasons else TRUSTED
     if seen["loop_lag"].value is None:
@@ -110,7 +111,7 @@ def _reference(of: str | None, figures: RunFigures, manifest: Mapping[str, Any])
 
 
 def _reasons(
-    seen: Mapping[str, Seen], bounds: Mapping[str, Bounds], *, more: int
+    seen: Mapping[str, Seen], bounds: Mapping[str, Bounds], *, more: int, goes_first: bool
 ) -> Iterator[dict[str, Any]]:
     for limit in LIMITS:
         value, (degraded, invalid) = seen[limit.name].value, bounds[limit.name]
@@ -124,12 +125,19 @@ def _reasons(
             "name": limit.name,
             "verdict": INVALID if is_invalid else DEGRADED,
             "message": f"{seen[limit.name].words}; the limit is {amount(exceeded, limit.unit)}",
-            "remedy": _remedy(limit.name, seen["cpu"].value, more),
+            "remedy": _remedy(limit.name, seen["cpu"].value, more, goes_first=goes_first),
         }
 
 
-def _remedy(name: str, cpu: float | None, more: int) -> str:
+def _goes_first(manifest: Mapping[str, Any]) -> bool:
+    """Return whether all processes of the client ran before others, as the system let them."""
+    workers = (manifest.get("client") or {}).get("workers") or []
+    return all(worker.get("priority") == "realtime" for worker in workers)
+
+
+def _remedy(name: str, cpu: float | None, more: int, *, goes_first: bool) -> str:
     """Return what to do; that of a late client depends on whether it had the CPU that it needs."""
-    late = _RELIEF if cpu is None or cpu >= _IDLE_CPU else _KEPT
+    kept = _KEPT if goes_first else _KEPT + _GO_FIRST
+    late = _RELIEF if cpu is None or cpu >= _IDLE_CPU else kept
     text = _REMEDIES.get(name, late)
     return text.format(more=more, cpu=amount(cpu or 0.0, "share"))

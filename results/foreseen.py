@@ -91,7 +91,7 @@ def _arm_cells(arm: Row, panel: Panel, *, roofs: bool) -> Iterator[str]:
         roof = arm.get("roof") or {}
         for part in ("decode", "prefill"):
             share, bound = roof.get(part), roof.get(f"{part}_bound")
-            yield ABSENT if share is None else f"{share:.0%} {_BOUNDS.get(bound, '')}"
+            yield ABSENT if share is None else f"{share:.0%} {_BOUNDS.get(bound or '', '')}"
 
 
 def _effect_rows(panel: Panel, arm: Row, several: bool) -> Iterator[tuple[str, ...]]:

@@ -16,6 +16,7 @@ from jinja2 import Environment, StrictUndefined
 from results.client_remarks import client_counts, client_reasons, client_table
 from results.effects import BASELINE, CONTROL, VERDICT_BLOCKS
 from results.figures import planned_figures
+from results.foreseen import absent_predictions, foreseen
 from results.names import HIGHER, kind
 from results.panels import (
     METRIC_NAMES,
@@ -112,6 +113,8 @@ def write_report(summary: Row, plots: Sequence[Path], path: Path) -> Path:
         tables=[_table(panel) for panel in panels(summary)],
         beside=side_by_side(summary),
         left_out=left_out(summary),
+        foreseen=foreseen(summary),
+        not_predicted=absent_predictions(summary),
         figures=_figures(summary, plots),
         doubts=doubts(summary, _MESSAGES),
         client_counts=client_counts(summary),

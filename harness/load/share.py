@@ -21,6 +21,7 @@ from harness.load.schedule import OpenLoop, Slots
 from harness.timing.clock import MonotonicClock
 from harness.timing.kernel_timer import Alarm
 from harness.timing.loop_lag import LoopLag
+from harness.timing.priority import going_first
 from results.records import RequestRecord
 
 Stop = Callable[[], None]  # ends what is played early; to be called in its loop
@@ -42,6 +43,7 @@ class Share:
     schedule: Slots | OpenLoop
     sessions: tuple[Session, ...]
     origin_ns: int  # of the run's clock, on the machine's monotonic clock
+    processes: int = 1  # that offer the run together
 
     @property
     def most_at_once(self) -> int:
@@ -90,6 +92,7 @@ def split(share: Share, workers: int) -> tuple[Share, ...]:
         replace(
             share,
             schedule=_dealt(schedule, part, parts),
+            processes=parts,
             sessions=share.sessions[part::parts],
         )
         for part in range(parts)
@@ -133,7 +136,11 @@ async def _offer(
         await client.connect(min(share.most_at_once, _OPENED_BEFOREHAND))
         with _no_garbage_collection():  # before the start: a collection takes as long as many sends
             async with beginning(playing.stop) as begin_ns:
-                with LoopLag() as lag, _count(told, ended):
+                with (
+                    going_first(share.processes) as priority,
+                    LoopLag() as lag,
+                    _count(told, ended),
+                ):
                     used = _used()
                     play = play_sessions(
                         client,
@@ -154,6 +161,7 @@ async def _offer(
             opened_connections=client.opened_connections,
             open_files_limit=limit,
             facts={
+                "priority": priority,
                 "cpu_s": cpu_s,
                 "wall_s": wall_s,
                 "requests": len(records),

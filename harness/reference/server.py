@@ -41,6 +41,7 @@ from harness.reference.bodies import (
     whole_answer,
 )
 from harness.reference.log import LogWriter, SentAnswer, Tick
+from harness.timing.priority import going_first
 
 _READ_BYTES = 1 << 18
 _QUEUE = 4096  # connections that wait to be accepted
@@ -313,7 +314,8 @@ def main(words: Sequence[str] | None = None) -> int:
         )
         gc.disable()  # there are no cycles to collect, and a collection would hold up a tick
         print(listener.getsockname()[1], flush=True)  # noqa: T201  whoever started it waits for it
-        server.serve()
+        with going_first():
+            server.serve()
     return 0
 
 

@@ -1,0 +1,160 @@
+"""Step costs fitted to measured runs, and how far off they are on runs that they did not see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+from adapters.base import EngineError
+from adapters.embedded.fitted import SCHEDULED, StepCosts, StepProfile
+from harness.measurement import Outcome
+from harness.plan.planned import PlannedRun, labels
+from harness.prediction.observations import COSTS, Equations, Steps, equations, together
+from harness.prediction.replay import Prediction
+from results.metrics import run_figures
+from results.names import flatten
+from results.parquet import table_of
+from results.store import StoredRun
+
+METRICS = ("output_tokens_per_s", "ttft_ms.p50", "tpot_ms.p50")
+_FEWEST = 3 * len(COSTS)  # equations; fewer fit anything
+_FAR = 3.0  # median deviations, beyond which an equation is left out of the second fit
+
+Predict = Callable[[PlannedRun, Outcome], Prediction]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One stored run and what was planned of it."""
+
+    planned: PlannedRun
+    stored: StoredRun
+    equations: Equations
+
+    @property
+    def cell(self) -> tuple[str, str, str]:
+        """What it shares with its repeats: arm, workload, load."""
+        planned = self.planned
+        return planned.arm.name, planned.workload.name, planned.load.label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unseen:
+    """One metric of one run, measured and predicted by costs fitted to the other cells."""
+
+    cell: tuple[str, str, str]
+    block: int
+    metric: str
+    measured: float
+    predicted: float
+
+    @property
+    def error(self) -> float:
+        """The predicted over the measured, less 1."""
+        return self.predicted / self.measured - 1
+
+
+def seen_run(planned: PlannedRun, stored: StoredRun) -> Seen:
+    """Return a stored run with what its records say of steps."""
+    settings = planned.arm.settings
+    speculative = settings.toggles["speculative"]
+    drafts = int(dict(speculative.options).get("tokens", 5)) if speculative.kind != "off" else 0
+    chunked = settings.toggles["chunked_prefill"].kind == "on"
+    chunk = settings.max_batched_tokens if chunked else settings.max_model_len
+    steps = Steps(queries=1 + drafts, chunk_tokens=chunk)
+    return Seen(planned, stored, equations(stored.records, steps))
+
+
+def fixed_toggles(runs: Sequence[Seen]) -> dict[str, str]:
+    """Return the toggles whose value is in the step times: those of the baseline's runs."""
+    base = next((run for run in runs if run.planned.arm.name == "baseline"), runs[0])
+    return {
+        name: label
+        for name, label in labels(base.planned.arm.settings.toggles).items()
+        if name not in SCHEDULED
+    }
+
+
+def fitted_costs(parts: Sequence[Equations]) -> StepCosts:
+    """Return the costs that fit best, none of them negative. Raises `EngineError`: too little.
+
+    Each equation counts by its relative error. A second fit leaves out the few that are far off:
+    a stall of the machine is no cost of a step.
+    """
+    found = together(parts)
+    if len(found.seconds) < _FEWEST:
+        raise EngineError(
+            f"{len(found.seconds)} spans of answered requests are too few to fit "
+            f"{len(COSTS)} costs to: {_FEWEST} are needed"
+        )
+    costs = _solved(found)
+    off = np.abs(found.counts @ costs / found.seconds - 1)
+    near = off <= max(_FAR * float(np.median(off)), 0.05)
+    return StepCosts(**dict(zip(COSTS, map(float, _solved(_kept(found, near))), strict=True)))
+
+
+def unseen_errors(runs: Sequence[Seen], profile: StepProfile, predict: Predict) -> list[Unseen]:
+    """Return each run's metrics beside those predicted from the runs of all other cells.
+
+    Nothing for a single cell, which leaves no other.
+    """
+    cells = dict.fromkeys(run.cell for run in runs)
+    found: list[Unseen] = []
+    for cell in cells if len(cells) > 1 else ():
+        others = [run.equations for run in runs if run.cell != cell]
+        costs = fitted_costs(others)
+        for run in runs:
+            if run.cell == cell:
+                found += _compared(run, replace(profile, costs=costs), predict)
+    return found
+
+
+def median_errors(found: Sequence[Unseen]) -> dict[str, float]:
+    """Return metric → median of the errors without their signs, a share."""
+    metrics = dict.fromkeys(one.metric for one in found)
+    return {
+        metric: float(np.median([abs(one.error) for one in found if one.metric == metric]))
+        for metric in metrics
+    }
+
+
+def _solved(found: Equations) -> Any:
+    """Return the costs of the least relative errors. Columns are scaled: costs differ by 10^6."""
+    relative = found.counts / found.seconds[:, None]
+    scale = np.maximum(np.linalg.norm(relative, axis=0), 1e-300)
+    solved, _ = nnls(relative / scale, np.ones(len(found.seconds)))
+    return solved / scale
+
+
+def _kept(found: Equations, which: Any) -> Equations:
+    return Equations(found.counts[which], found.seconds[which])
+
+
+def _compared(run: Seen, profile: StepProfile, predict: Predict) -> Iterator[Unseen]:
+    settings = replace(run.planned.arm.settings, step_profile=profile.facts())
+    planned = replace(run.planned, arm=replace(run.planned.arm, settings=settings))
+    prediction = predict(planned, _outcome(run.stored))
+    if prediction.records is None:
+        raise EngineError(f"{planned.arm.name}: {prediction.facts.get('absent')}")
+    load: Mapping[str, Any] = {"load": run.stored.manifest["load"]}
+    measured = dict(flatten(run_figures(run.stored.records, load).metrics))
+    predicted = dict(flatten(run_figures(table_of(list(prediction.records)), load).metrics))
+    for metric in METRICS:
+        ours, theirs = predicted.get(metric), measured.get(metric)
+        if ours and theirs:
+            yield Unseen(
+                cell=run.cell,
+                block=run.planned.block,
+                metric=metric,
+                measured=theirs,
+                predicted=ours,
+            )
+
+
+def _outcome(stored: StoredRun) -> Outcome:
+    """Return a stored run as the prediction wants it: what the engine told, no records."""
+    return Outcome(records=[], status="ok", reason=None, facts=dict(stored.manifest))
