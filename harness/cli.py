@@ -13,6 +13,7 @@ from typing import Any
 from harness import __version__
 from harness.commands.capacity_arguments import add_capacity
 from harness.commands.engines_arguments import add_engines
+from harness.commands.fit_arguments import add_fit
 from harness.commands.load_arguments import Once, add_calibrate, add_dialect, add_load, add_serve
 from harness.interrupts import interruptible
 from harness.standard_streams import drop_unwritten_errors, open_standard_streams
@@ -123,7 +124,12 @@ def _parser() -> argparse.ArgumentParser:
 
     add_serve(commands)
     add_engines(commands)
-    others = (add_load(commands), add_calibrate(commands), add_capacity(commands))
+    others = (
+        add_load(commands),
+        add_calibrate(commands),
+        add_capacity(commands),
+        add_fit(commands),
+    )
     for command in (run, plan, report, *others):
         command.add_argument(
             "--json", action="store_true", help="print one JSON document and nothing else"

@@ -69,16 +69,16 @@ def print_summary(summary: Row, console: Console) -> None:
     known = console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
     width = max(_NARROWEST, console.width) if known else WIDTH
     width = min(width, WIDTH)
-    _emit(console, _wrapped(_heading(summary), width, ""), width)
+    print_within(console, _wrapped(_heading(summary), width, ""), width)
     for panel in panels(summary):
         for part in _panel_parts(summary, panel, width):
-            _emit(console, part, width)
+            print_within(console, part, width)
     for part in _engine_parts(summary, width):
-        _emit(console, part, width)
+        print_within(console, part, width)
     for part in _foreseen_parts(summary, width):
-        _emit(console, part, width)
+        print_within(console, part, width)
     for line in _closing_lines(summary):
-        _emit(console, _wrapped(line, width, ""), width)
+        print_within(console, _wrapped(line, width, ""), width)
 
 
 def _heading(summary: Row) -> str:
@@ -87,7 +87,8 @@ def _heading(summary: Row) -> str:
     return f"{summary['name']}: {'; '.join(parts)}"
 
 
-def _emit(console: Console, part: RenderableType, width: int) -> None:
+def print_within(console: Console, part: RenderableType, width: int) -> None:
+    """Print `part` in so many columns, whatever the console takes for its own width."""
     options = console.options.update(width=width)
     console.print(Segments(console.render(part, options)), soft_wrap=True, end="")
 
@@ -136,7 +137,13 @@ def plain_table(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int)
     wide = [max(map(cell_len, (row[i] for row in cells)), default=0) for i in range(len(heads))]
     wide = [max(wide[i], *map(cell_len, head.split("\n"))) for i, head in enumerate(heads)]
     room = max(_NAME_COLUMNS, width - sum(wide[1:]) - 2 * (len(heads) - 1))
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+    )
     for i, head in enumerate(heads):
         justify: Literal["left", "right"] = "right" if i else "left"
         table.add_column(Text(head), justify=justify, no_wrap=True, overflow="fold")

@@ -43,6 +43,9 @@ class EmbeddedEndpoint:
     def __init__(self, settings: EngineSettings, core: EngineCore | None = None) -> None:
         """Make the core of `settings` on the hardware that they name; or take one."""
         self.core = core or EngineCore(engine_config(settings), step_time(settings))
+        profile = step_profile(settings)
+        # What a request takes on its way into the engine; the roofline knows of none.
+        self.request_ns = round(profile.costs.request_s * 1e9) if profile else 0
         self._settings = settings
 
     def effective(self) -> Mapping[str, str]:
@@ -66,7 +69,7 @@ class EmbeddedEndpoint:
             "block_size": config.block_size,
             "running_limit": config.running_limit,
             "assumptions": list(_assumptions(config, self._settings)),
-            "accuracy": list(accuracy_of(find_gpu(self._settings.gpu))),
+            "accuracy": list(_accuracy(self._settings)),
         }
 
 
@@ -286,6 +289,14 @@ def _assumptions(config: EngineConfig, settings: EngineSettings) -> Iterator[str
             f"with probability {speculation.acceptance:g} "
             f"({'as the sweep file says' if given else 'assumed, not measured'})"
         )
+
+
+def _accuracy(settings: EngineSettings) -> Iterator[str]:
+    """Yield how far the step times are known to be off."""
+    if profile := step_profile(settings):
+        yield from profile.error_sentences
+    else:
+        yield from accuracy_of(find_gpu(settings.gpu))
 
 
 def _on(settings: EngineSettings, toggle: str) -> bool:

@@ -20,6 +20,7 @@ class StepCosts:
     context_token_s: float  # for each token of context that decoding sequences read
     prompt_s: float  # for each prompt, or part of one, in the step
     prompt_token_s: float  # for each new prompt token
+    request_s: float  # once for each request, before it is in the engine: HTTP, tokens, processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,14 @@ class StepProfile:
             f"step times fitted to {self.runs} runs of {self.engine} {self.engine_version} with "
             f"{self.model} on {hardware}"
         )
+
+    @property
+    def error_sentences(self) -> list[str]:
+        """How far off it was on runs that it had not seen, a sentence a metric."""
+        return [
+            f"{metric}: median error {share:.1%} on runs that the fit did not see"
+            for metric, share in self.errors.items()
+        ]
 
     def unlike(self, toggles: Mapping[str, str]) -> list[str]:
         """Return which of `toggles` differ from those of the fit and change step times."""

@@ -68,10 +68,7 @@ def prediction_basis(settings: EngineSettings) -> dict[str, Any]:
     if profile := step_profile(settings):
         return {
             "basis": profile.sentence,
-            "errors": [
-                f"{name}: median error {share:.1%} on runs that the fit did not see"
-                for name, share in profile.errors.items()
-            ],
+            "errors": profile.error_sentences,
             "error_share": profile.error_share,
         }
     gpu = deployment(settings).gpu

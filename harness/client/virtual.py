@@ -20,7 +20,9 @@ class VirtualClient:
     core never looks past the loop's next timer, when somebody may send again.
     """
 
-    def __init__(self, core: EngineCore, loop: VirtualLoop) -> None:
+    def __init__(self, core: EngineCore, loop: VirtualLoop, request_ns: int = 0) -> None:
+        """`request_ns` is what a request takes on its way into the engine."""
+        self._request_ns = request_ns
         self._core = core
         self._loop = loop
         self._waiting: dict[Sequence, asyncio.Future[None]] = {}
@@ -31,7 +33,12 @@ class VirtualClient:
     async def send(self, request: Request, scheduled_ns: int) -> RequestRecord:
         """Return the record of `request`; its token times are the ones that the core wrote."""
         sent_ns = self._loop.now_ns
-        sequence = self._core.submit(prompt_ids(request), request.output_tokens, sent_ns)
+        if self._request_ns:
+            arrived = self._loop.create_future()
+            self._loop.call_at_ns(sent_ns + self._request_ns, arrived.set_result, None)
+            await arrived
+        ids = prompt_ids(request)
+        sequence = self._core.submit(ids, request.output_tokens, self._loop.now_ns)
         answered = self._loop.create_future()
         self._waiting[sequence] = answered
         if not self._stepping:

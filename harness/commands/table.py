@@ -9,6 +9,7 @@ from adapters.base import EngineError
 from harness.commands.calibrate import calibrate
 from harness.commands.capacity import capacity
 from harness.commands.engines import engines
+from harness.commands.fit import fit
 from harness.commands.load import load
 from harness.commands.serve import serve
 from harness.commands.sweeps import plan, report, run
@@ -24,6 +25,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "plan": plan,
     "report": report,
     "load": load,
+    "fit": fit,
     "serve": serve,
     "calibrate": calibrate,
     "engines": engines,

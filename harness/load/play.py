@@ -138,7 +138,7 @@ def _play_virtual(
 ) -> Played:
     async def asks() -> list[RequestRecord]:
         loop = virtual_loop()
-        client = VirtualClient(endpoint.core, loop)
+        client = VirtualClient(endpoint.core, loop, endpoint.request_ns)
         return await play(
             client, VirtualClock(loop), schedule, conversations, progress=lambda _: answered(1)
         )

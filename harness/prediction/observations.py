@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from results.parquet import RecordTable
 
-COSTS = ("step_s", "sequence_s", "context_token_s", "prompt_s", "prompt_token_s")
+COSTS = ("step_s", "sequence_s", "context_token_s", "prompt_s", "prompt_token_s", "request_s")
 _CURRENT_STEP = 0.5  # of a step that runs when a request comes, what is left on average
 
 
@@ -29,7 +29,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Equations:
-    """Spans of time as sums of costs: `counts` (n, 5) of `COSTS`, `seconds` (n,)."""
+    """Spans of time as sums of costs: `counts` (n, 6) of `COSTS`, `seconds` (n,)."""
 
     counts: NDArray[np.float64]
     seconds: NDArray[np.float64]
@@ -90,7 +90,7 @@ class _Answers:
         begun = (self._first_s > self._first_s[i]) & (self._first_s <= self._last_s[i])
         prompts, tokens = self._prompts(begun, steps)
         of_steps = [count, count * running * steps.queries, count * context]
-        return [*of_steps, prompts, tokens], span_s
+        return [*of_steps, prompts, tokens, 0.0], span_s
 
     def prompt(self, i: int, steps: Steps) -> tuple[list[float], float] | None:
         """Return the equation of the span from sending request `i` to its first token."""
@@ -102,7 +102,7 @@ class _Answers:
         prompts, tokens = self._prompts(begun, steps)
         count = max(1.0, np.ceil(tokens / steps.chunk_tokens)) + _CURRENT_STEP * min(1.0, others)
         of_steps = [count, count * others * steps.queries, count * context]
-        return [*of_steps, prompts, tokens], span_s
+        return [*of_steps, prompts, tokens, 1.0], span_s
 
     def _meanwhile(self, start_s: float, end_s: float) -> tuple[float, float]:
         """Return the mean number of answers that flow between two times, and their context."""
