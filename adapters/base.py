@@ -35,6 +35,15 @@ class ToggleValue:
             return self.kind
         return f"{self.kind}({','.join(f'{key}={value}' for key, value in self.options)})"
 
+    @property
+    def tree(self) -> tuple[int, int] | None:
+        """Of speculation that drafts a tree, written `2x3`: (branches, depth); None of a chain."""
+        said = dict(self.options).get("tree")
+        if said is None:
+            return None
+        branches, depth = str(said).split("x")
+        return int(branches), int(depth)
+
 
 # The engine-neutral toggles: name → the kinds it may take. An empty tuple takes any word or number.
 TOGGLES: dict[str, tuple[str, ...]] = {

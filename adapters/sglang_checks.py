@@ -144,6 +144,8 @@ def _speculative(settings: EngineSettings, place: Place) -> str | None:
 
 def _speculative_options(value: ToggleValue) -> str | None:
     options = dict(value.options)
+    if "tree" in options:
+        return "drafts a tree, which only the embedded engine does here; SGLang is given chains"
     if "acceptance" in options:
         return "assumes an acceptance, which only the embedded engine does; SGLang shows its own"
     if value.kind == "ngram" and "draft" in options:

@@ -135,8 +135,9 @@ def _quantization(settings: EngineSettings, _: Dialect) -> str | None:
 def _speculative(settings: EngineSettings, dialect: Dialect) -> str | None:
     value = settings.toggles["speculative"]
     options = dict(value.options)
-    if "acceptance" in options:
-        return "assumes an acceptance, which only the embedded engine does"
+    for option, does in (("acceptance", "assumes an acceptance"), ("tree", "drafts a tree")):
+        if option in options:
+            return f"{does}, which only the embedded engine does here"
     if value.kind == "eagle":
         return "is not offered: heads of EAGLE 1 and 2 do not run, those of eagle3 do"
     if value.kind == "draft" and dialect.draft_type is None:

@@ -190,6 +190,8 @@ def _quantization(value: ToggleValue, cpu: bool) -> str | None:
 
 def _speculative(value: ToggleValue, _: bool) -> str | None:
     options = dict(value.options)
+    if "tree" in options:
+        return "drafts a tree, which only the embedded engine does here; vLLM is given chains"
     if "acceptance" in options:
         return "assumes an acceptance, which only the embedded engine does; vLLM shows its own"
     if value.kind in ("draft", "eagle", "eagle3") and "draft" not in options:

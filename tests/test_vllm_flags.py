@@ -190,6 +190,7 @@ def test_other_extra_args_are_the_authors_own(word: str) -> None:
         ("speculative", ToggleValue("eagle3"), False, "add draft: MODEL"),
         ("speculative", ToggleValue("ngram", (("draft", "m"),)), False, "leave draft out"),
         ("speculative", ToggleValue("ngram", (("acceptance", 0.6),)), False, "embedded engine"),
+        ("speculative", ToggleValue("eagle", (("tree", "2x3"),)), False, "drafts a tree"),
     ],
 )
 def test_what_vllm_cannot_follow_is_refused_with_the_reason(

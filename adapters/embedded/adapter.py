@@ -26,6 +26,7 @@ from adapters.embedded.speculative import (
     ASSUMED_ACCEPTANCE,
     DEFAULT_DRAFT_TOKENS,
     mean_tokens_per_step,
+    tree_tokens,
 )
 
 _DEFAULT_BLOCK_TOKENS = 16
@@ -145,6 +146,7 @@ def deployment(settings: EngineSettings) -> Deployment:
         )
     speculative = settings.toggles["speculative"]
     draft = dict(speculative.options).get("draft")
+    speculation = _speculation(speculative)
     return Deployment(
         model=find_model(settings.model),
         gpu=find_gpu(settings.gpu),
@@ -157,6 +159,8 @@ def deployment(settings: EngineSettings) -> Deployment:
         draft=None
         if draft is None or speculative.kind != "draft"
         else find_model(str(draft), about="speculative"),
+        draft_branches=speculation.branches if speculation else 1,
+        draft_depth=speculation.depth if speculation else None,
     )
 
 
@@ -199,10 +203,19 @@ def _speculation(value: ToggleValue) -> Speculation | None:
     if value.kind == "off":
         return None
     options = dict(value.options)
+    acceptance = float(options.get("acceptance", ASSUMED_ACCEPTANCE[value.kind]))
+    if (tree := value.tree) is not None:
+        return Speculation(
+            method=value.kind,
+            draft_tokens=tree_tokens(*tree),
+            acceptance=acceptance,
+            branches=tree[0],
+            depth=tree[1],
+        )
     return Speculation(
         method=value.kind,
         draft_tokens=int(options.get("tokens", DEFAULT_DRAFT_TOKENS)),
-        acceptance=float(options.get("acceptance", ASSUMED_ACCEPTANCE[value.kind])),
+        acceptance=acceptance,
     )
 
 
@@ -234,8 +247,10 @@ def _assumptions(config: EngineConfig, settings: EngineSettings) -> Iterator[str
     if config.speculation is not None:
         speculation = config.speculation
         given = "acceptance" in dict(settings.toggles["speculative"].options)
+        tree = f" of {speculation.branches} branches and depth {speculation.depth}"
         yield (
-            f"{speculation.method}: each of {speculation.draft_tokens} draft tokens is accepted "
+            f"{speculation.method}: each of {speculation.draft_tokens} draft tokens"
+            f"{tree if speculation.depth else ''} is accepted "
             f"with probability {speculation.acceptance:g} "
             f"({'as the sweep file says' if given else 'assumed, not measured'})"
         )
