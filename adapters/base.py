@@ -56,6 +56,7 @@ TOGGLES: dict[str, tuple[str, ...]] = {
     "kv_cache_dtype": ("auto", "fp8", "int8", "int4"),
     "quantization": ("none", "fp8", "int8", "int4"),
     "speculative": ("off", "ngram", "draft", "eagle", "eagle3"),
+    "preemption": ("recompute", "swap"),
     "attention_backend": (),
     "tensor_parallel": (),
     "block_size": (),
@@ -75,6 +76,7 @@ BASELINE: dict[str, ToggleValue] = {
     "kv_cache_dtype": ToggleValue("auto"),
     "quantization": ToggleValue("none"),
     "speculative": ToggleValue("off"),
+    "preemption": ToggleValue("recompute"),
     "attention_backend": ToggleValue("auto"),
     "block_size": ToggleValue("auto"),
 }
@@ -115,6 +117,7 @@ class ServerCounters:
     accepted_tokens: int | None = None
     verify_steps: int | None = None  # sequence-steps that verified a draft
     preemptions: int | None = None
+    swapped_tokens: int | None = None  # whose KV a preemption moved to the host's memory
     steps: int | None = None  # of a real server those that brought a token
     sequence_steps: int | None = None  # over all steps, the sequences that got tokens in them
     graph_steps: int | None = None  # steps replayed from a CUDA graph

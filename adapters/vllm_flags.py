@@ -178,6 +178,11 @@ def _paged_kv(value: ToggleValue, _: bool) -> str | None:
     return "is not offered: vLLM always pages its KV" if value.kind == "off" else None
 
 
+def _preemption(value: ToggleValue, _: bool) -> str | None:
+    swap = value.kind == "swap"
+    return "is not offered: vLLM computes anew what it preempted" if swap else None
+
+
 def _on_gpu_only(value: ToggleValue, cpu: bool) -> str | None:
     return "needs a GPU: this is vLLM's CPU build" if cpu and value.kind == "on" else None
 
@@ -224,6 +229,7 @@ _CHECKS: dict[str, Callable[[ToggleValue, bool], str | None]] = {
     "overlap_scheduling": _on_gpu_only,
     "quantization": _quantization,
     "speculative": _speculative,
+    "preemption": _preemption,
     "attention_backend": _attention_backend,
     "tensor_parallel": _number,
     "block_size": _block_size,

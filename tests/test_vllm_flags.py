@@ -180,6 +180,7 @@ def test_other_extra_args_are_the_authors_own(word: str) -> None:
     [
         ("batching", ToggleValue("static"), False, "not offered"),
         ("paged_kv", ToggleValue("off"), False, "always pages"),
+        ("preemption", ToggleValue("swap"), False, "computes anew"),
         ("quantization", ToggleValue("int4"), False, "quantized already"),
         ("quantization", ToggleValue("fp8"), True, "needs a GPU"),
         ("cuda_graphs", ToggleValue("on"), True, "needs a GPU"),

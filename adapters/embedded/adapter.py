@@ -15,6 +15,7 @@ from adapters.base import (
     UnsupportedToggleError,
 )
 from adapters.embedded.accuracy import accuracy_of
+from adapters.embedded.calibration import ASSUMPTIONS
 from adapters.embedded.config import EngineConfig, Speculation
 from adapters.embedded.core import EngineCore
 from adapters.embedded.deployment import Deployment, check_context
@@ -195,6 +196,7 @@ def engine_config(settings: EngineSettings) -> EngineConfig:
         batching=settings.toggles["batching"].kind,
         paged_kv=_on(settings, "paged_kv"),
         cuda_graphs=_on(settings, "cuda_graphs"),
+        preemption=settings.toggles["preemption"].kind,
         speculation=_speculation(settings.toggles["speculative"]),
     )
 
@@ -236,6 +238,7 @@ def _effective(config: EngineConfig, settings: EngineSettings) -> dict[str, str]
         "kv_cache_dtype": built.kv_cache_dtype,
         "quantization": built.quantization,
         "speculative": settings.toggles["speculative"].label if speculates else "off",
+        "preemption": config.preemption,
         "tensor_parallel": str(built.tensor_parallel),
         "block_size": str(config.block_size),
         "attention_backend": "auto",
@@ -244,6 +247,8 @@ def _effective(config: EngineConfig, settings: EngineSettings) -> dict[str, str]
 
 def _assumptions(config: EngineConfig, settings: EngineSettings) -> Iterator[str]:
     yield from step_time(settings).assumptions()
+    if config.preemption == "swap":
+        yield ASSUMPTIONS["swap"]
     if config.speculation is not None:
         speculation = config.speculation
         given = "acceptance" in dict(settings.toggles["speculative"].options)

@@ -44,6 +44,7 @@ class EngineConfig:
     batching: str = "continuous"  # continuous | static | none
     paged_kv: bool = True
     cuda_graphs: bool = True
+    preemption: str = "recompute"  # recompute | swap: to the host's memory and back
     speculation: Speculation | None = None
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from adapters.embedded import calibration as measured
 from adapters.embedded.deployment import Deployment
 from adapters.embedded.forward import ForwardPass
-from adapters.embedded.memory import RESERVE_ASSUMPTION
+from adapters.embedded.memory import RESERVE_ASSUMPTION, kv_bytes_per_token
 
 _Chunks = Sequence[tuple[int, int]]  # (new prompt tokens, tokens of the prompt cached before them)
 
@@ -74,6 +74,19 @@ class StepTime:
         else:
             fixed_s, slope_s = self.decode_line(sequences, queries)
         return fixed_s + slope_s * context_tokens
+
+    def swap_s(self, tokens: int) -> float:
+        """Return the seconds to copy the KV of `tokens` tokens to the host's memory, or back.
+
+        All GPUs copy at once, each over its own link; no step runs meanwhile.
+        """
+        deployment = self._deployment
+        gpus, dtype = deployment.tensor_parallel, deployment.kv_cache_dtype
+        token_bytes = kv_bytes_per_token(deployment.model, dtype, gpus)
+        if drafter := deployment.drafter:
+            token_bytes += kv_bytes_per_token(drafter, dtype, deployment.drafter_parallel)
+        rate = deployment.gpu.host_bytes_per_s * measured.HOST_LINK_SHARE
+        return measured.SWAP_START_S + tokens * token_bytes / rate
 
     def roof_s(self, sequences: int, queries: int, context_tokens: int, chunks: _Chunks) -> float:
         """Return the least seconds that physics allows for the target model's part of a step.
