@@ -35,6 +35,15 @@ class ToggleValue:
             return self.kind
         return f"{self.kind}({','.join(f'{key}={value}' for key, value in self.options)})"
 
+    @property
+    def tree(self) -> tuple[int, int] | None:
+        """Of speculation that drafts a tree, written `2x3`: (branches, depth); None of a chain."""
+        said = dict(self.options).get("tree")
+        if said is None:
+            return None
+        branches, depth = str(said).split("x")
+        return int(branches), int(depth)
+
 
 # The engine-neutral toggles: name → the kinds it may take. An empty tuple takes any word or number.
 TOGGLES: dict[str, tuple[str, ...]] = {
@@ -47,6 +56,7 @@ TOGGLES: dict[str, tuple[str, ...]] = {
     "kv_cache_dtype": ("auto", "fp8", "int8", "int4"),
     "quantization": ("none", "fp8", "int8", "int4"),
     "speculative": ("off", "ngram", "draft", "eagle", "eagle3"),
+    "preemption": ("recompute", "swap"),
     "attention_backend": (),
     "tensor_parallel": (),
     "block_size": (),
@@ -66,6 +76,7 @@ BASELINE: dict[str, ToggleValue] = {
     "kv_cache_dtype": ToggleValue("auto"),
     "quantization": ToggleValue("none"),
     "speculative": ToggleValue("off"),
+    "preemption": ToggleValue("recompute"),
     "attention_backend": ToggleValue("auto"),
     "block_size": ToggleValue("auto"),
 }
@@ -107,6 +118,7 @@ class ServerCounters:
     accepted_tokens: int | None = None
     verify_steps: int | None = None  # sequence-steps that verified a draft
     preemptions: int | None = None
+    swapped_tokens: int | None = None  # whose KV a preemption moved to the host's memory
     steps: int | None = None  # of a real server those that brought a token
     sequence_steps: int | None = None  # over all steps, the sequences that got tokens in them
     graph_steps: int | None = None  # steps replayed from a CUDA graph

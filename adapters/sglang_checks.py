@@ -105,6 +105,11 @@ def _paged_kv(settings: EngineSettings, _: Place) -> str | None:
     return "is not offered: SGLang always pages its KV" if off else None
 
 
+def _preemption(settings: EngineSettings, _: Place) -> str | None:
+    swap = kind(settings, "preemption") == "swap"
+    return "is not offered: SGLang computes anew what it preempted" if swap else None
+
+
 def _never_on(toggle: str) -> Callable[[EngineSettings, Place], str | None]:
     def check(settings: EngineSettings, place: Place) -> str | None:
         reason = off_all_the_same(settings, place).get(toggle)
@@ -144,6 +149,8 @@ def _speculative(settings: EngineSettings, place: Place) -> str | None:
 
 def _speculative_options(value: ToggleValue) -> str | None:
     options = dict(value.options)
+    if "tree" in options:
+        return "drafts a tree, which only the embedded engine does here; SGLang is given chains"
     if "acceptance" in options:
         return "assumes an acceptance, which only the embedded engine does; SGLang shows its own"
     if value.kind == "ngram" and "draft" in options:
@@ -195,6 +202,7 @@ _CHECKS: dict[str, Callable[[EngineSettings, Place], str | None]] = {
     "kv_cache_dtype": _kv_cache_dtype,
     "quantization": _quantization,
     "speculative": _speculative,
+    "preemption": _preemption,
     "attention_backend": _attention_backend,
     "tensor_parallel": _tensor_parallel,
     "block_size": _block_size,

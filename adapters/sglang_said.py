@@ -181,6 +181,10 @@ def _paged_kv(_: Said, __: ToggleValue) -> str:
     return "on"
 
 
+def _preemption(_: Said, __: ToggleValue) -> str:
+    return "recompute"
+
+
 def _cuda_graphs(server: Said, asked: ToggleValue) -> str | None:
     config = server.get("cuda_graph_config")
     if not isinstance(config, Mapping):
@@ -244,6 +248,7 @@ _READERS: dict[str, Callable[[Said, ToggleValue], str | None]] = {
     "kv_cache_dtype": _kv_cache_dtype,
     "quantization": _quantization,
     "speculative": _speculative,
+    "preemption": _preemption,
     "attention_backend": _attention_backend,
     "tensor_parallel": _number("tp_size"),
     "block_size": _number("page_size"),

@@ -121,6 +121,11 @@ def _paged_kv(settings: EngineSettings, _: Dialect) -> str | None:
     return "is not offered: TensorRT-LLM always pages its KV" if off else None
 
 
+def _preemption(settings: EngineSettings, _: Dialect) -> str | None:
+    swap = _kind(settings, "preemption") == "swap"
+    return "is not offered: TensorRT-LLM computes anew what it preempted" if swap else None
+
+
 def _kv_cache_dtype(settings: EngineSettings, _: Dialect) -> str | None:
     known = _kind(settings, "kv_cache_dtype") in _KV_DTYPES
     return None if known else f"is not offered: it takes {' and '.join(_KV_DTYPES)}"
@@ -135,8 +140,9 @@ def _quantization(settings: EngineSettings, _: Dialect) -> str | None:
 def _speculative(settings: EngineSettings, dialect: Dialect) -> str | None:
     value = settings.toggles["speculative"]
     options = dict(value.options)
-    if "acceptance" in options:
-        return "assumes an acceptance, which only the embedded engine does"
+    for option, does in (("acceptance", "assumes an acceptance"), ("tree", "drafts a tree")):
+        if option in options:
+            return f"{does}, which only the embedded engine does here"
     if value.kind == "eagle":
         return "is not offered: heads of EAGLE 1 and 2 do not run, those of eagle3 do"
     if value.kind == "draft" and dialect.draft_type is None:
@@ -178,6 +184,7 @@ _CHECKS: dict[str, Callable[[EngineSettings, Dialect], str | None]] = {
     "kv_cache_dtype": _kv_cache_dtype,
     "quantization": _quantization,
     "speculative": _speculative,
+    "preemption": _preemption,
     "attention_backend": _attention_backend,
     "tensor_parallel": _tensor_parallel,
     "block_size": _block_size,

@@ -102,6 +102,10 @@ def _paged_kv(_: Said, __: ToggleValue) -> _Labels:
     return ("on",)
 
 
+def _preemption(_: Said, __: ToggleValue) -> _Labels:
+    return ("recompute",)
+
+
 def _cuda_graphs(server: Said, _: ToggleValue) -> _Labels:
     told = server.argument("cuda_graph_config")
     captured = "on" if _GRAPHS.search(server.log) else None
@@ -200,6 +204,7 @@ _READERS: dict[str, Callable[[Said, ToggleValue], _Labels]] = {
     "kv_cache_dtype": _kv_cache_dtype,
     "quantization": _nothing,  # a checkpoint's, and no switch
     "speculative": _speculative,
+    "preemption": _preemption,
     "attention_backend": _attention_backend,
     "tensor_parallel": _tensor_parallel,
     "block_size": _block_size,

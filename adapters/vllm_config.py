@@ -159,6 +159,10 @@ def _paged_kv(_: Said, __: ToggleValue) -> _Labels:
     return ("on",)
 
 
+def _preemption(_: Said, __: ToggleValue) -> _Labels:
+    return ("recompute",)
+
+
 def _cuda_graphs(server: Said, _: ToggleValue) -> _Labels:
     section = server.part("compilation_config")
     if "cudagraph_mode" in section:
@@ -236,6 +240,7 @@ _READERS: dict[str, Callable[[Said, ToggleValue], _Labels]] = {
     "kv_cache_dtype": _kv_cache_dtype,
     "quantization": _quantization,
     "speculative": _speculative,
+    "preemption": _preemption,
     "attention_backend": _attention_backend,
     "tensor_parallel": _tensor_parallel,
     "block_size": _block_size,

@@ -178,6 +178,11 @@ def _paged_kv(value: ToggleValue, _: bool) -> str | None:
     return "is not offered: vLLM always pages its KV" if value.kind == "off" else None
 
 
+def _preemption(value: ToggleValue, _: bool) -> str | None:
+    swap = value.kind == "swap"
+    return "is not offered: vLLM computes anew what it preempted" if swap else None
+
+
 def _on_gpu_only(value: ToggleValue, cpu: bool) -> str | None:
     return "needs a GPU: this is vLLM's CPU build" if cpu and value.kind == "on" else None
 
@@ -190,6 +195,8 @@ def _quantization(value: ToggleValue, cpu: bool) -> str | None:
 
 def _speculative(value: ToggleValue, _: bool) -> str | None:
     options = dict(value.options)
+    if "tree" in options:
+        return "drafts a tree, which only the embedded engine does here; vLLM is given chains"
     if "acceptance" in options:
         return "assumes an acceptance, which only the embedded engine does; vLLM shows its own"
     if value.kind in ("draft", "eagle", "eagle3") and "draft" not in options:
@@ -222,6 +229,7 @@ _CHECKS: dict[str, Callable[[ToggleValue, bool], str | None]] = {
     "overlap_scheduling": _on_gpu_only,
     "quantization": _quantization,
     "speculative": _speculative,
+    "preemption": _preemption,
     "attention_backend": _attention_backend,
     "tensor_parallel": _number,
     "block_size": _block_size,

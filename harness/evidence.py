@@ -192,6 +192,17 @@ def _speculative(seen: _Seen) -> _Finding:
     return drafted, VERIFIED if drafted else NOT_EXERCISED
 
 
+def _preemption(seen: _Seen) -> _Finding:
+    swapped, preemptions = seen.counters.swapped_tokens, seen.counters.preemptions
+    if swapped is None or preemptions is None:
+        return None, UNVERIFIABLE
+    if seen.kind == "recompute" and swapped:
+        return swapped, CONTRADICTED
+    # of a prompt that is not computed yet nothing is moved, whatever was asked for
+    moved = swapped if seen.kind == "swap" else preemptions
+    return swapped, VERIFIED if moved else NOT_EXERCISED
+
+
 def _no_counter(_: _Seen) -> _Finding:
     return None, UNVERIFIABLE
 
@@ -202,4 +213,5 @@ _RULES: dict[str, _Rule] = {
     "batching": _batching,
     "cuda_graphs": _cuda_graphs,
     "speculative": _speculative,
+    "preemption": _preemption,
 }

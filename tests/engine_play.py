@@ -30,6 +30,10 @@ class LinearTimer:
         fixed, slope = self.decode_line(sequences, queries)
         return fixed + slope * context_tokens + sum(new for new, _ in chunks) * 1e-4
 
+    def swap_s(self, tokens: int) -> float:
+        """0.01 ms a token."""
+        return tokens * 1e-5
+
 
 @dataclass(frozen=True)
 class Ask:

@@ -18,6 +18,7 @@ from adapters.embedded.kv_blocks import BlockIds
 from adapters.embedded.prefix_cache import PrefixCache
 
 NGRAM = Speculation(method="ngram", draft_tokens=5, acceptance=0.5)
+TREE = Speculation(method="eagle", draft_tokens=14, acceptance=0.6, branches=2, depth=3)
 MS = 1_000_000
 
 # Every switch, alone; the tight pools preempt.
@@ -36,6 +37,11 @@ ARMS: dict[str, dict[str, object]] = {
     "tight, cold": {"num_blocks": 256, "prefix_caching": False, "chunked_prefill": False},
     "tight, speculative": {"num_blocks": 256, "speculation": NGRAM},
     "tight, static": {"num_blocks": 256, "batching": "static"},
+    "tree": {"speculation": TREE},
+    "tight, swap": {"num_blocks": 256, "preemption": "swap"},
+    "tight, swap, tree": {"num_blocks": 256, "preemption": "swap", "speculation": TREE},
+    "tight, swap, cold": {"num_blocks": 256, "preemption": "swap", "prefix_caching": False},
+    "tight, swap, static": {"num_blocks": 256, "preemption": "swap", "batching": "static"},
 }
 
 
@@ -362,8 +368,9 @@ engines = st.fixed_dictionaries(
         "chunked_prefill": st.booleans(),
         "batching": st.sampled_from(["continuous", "static", "none"]),
         "paged_kv": st.booleans(),
+        "preemption": st.sampled_from(["recompute", "swap"]),
         "speculation": st.sampled_from(
-            [None, NGRAM, Speculation(method="draft", draft_tokens=2, acceptance=1.0)]
+            [None, NGRAM, Speculation(method="draft", draft_tokens=2, acceptance=1.0), TREE]
         ),
     }
 )

@@ -62,6 +62,13 @@ def verdict(
         ("speculative", "off", {"drafted_tokens": 40}, "contradicted"),
         ("speculative", "off", {"drafted_tokens": 0}, "verified"),
         ("speculative", "off", {"drafted_tokens": None}, "unverifiable"),
+        ("preemption", "swap", {"preemptions": 3, "swapped_tokens": 400}, "verified"),
+        ("preemption", "swap", {"preemptions": 3, "swapped_tokens": 0}, "not exercised"),
+        ("preemption", "swap", {"preemptions": 0, "swapped_tokens": 0}, "not exercised"),
+        ("preemption", "recompute", {"preemptions": 3, "swapped_tokens": 0}, "verified"),
+        ("preemption", "recompute", {"preemptions": 0, "swapped_tokens": 0}, "not exercised"),
+        ("preemption", "recompute", {"preemptions": 3, "swapped_tokens": 400}, "contradicted"),
+        ("preemption", "recompute", {"preemptions": 3}, "unverifiable"),
         ("quantization", "int8", {}, "unverifiable"),
     ],
 )

@@ -50,6 +50,7 @@ def deployments(draw: st.DrawFn) -> Deployment:
     weights = ("none", "int8", "int4", "fp8") if gpu.fp8_flops_per_s else ("none", "int8", "int4")
     methods = METHODS if model.default_draft else ("off", "ngram", "eagle", "eagle3")
     sharing = (1, 2, 4) if model.heads % 8 else (1, 2, 4, 8)
+    one = st.just(1)
     return Deployment(
         model=model,
         gpu=gpu,
@@ -58,7 +59,9 @@ def deployments(draw: st.DrawFn) -> Deployment:
         kv_cache_dtype=draw(st.sampled_from(("auto", "fp8", "int8", "int4"))),
         cuda_graphs=draw(st.booleans()),
         overlap=draw(st.booleans()),
-        speculative=draw(st.sampled_from(methods)),
+        speculative=(method := draw(st.sampled_from(methods))),
+        draft_branches=(branches := draw(st.sampled_from((1, 2)) if method != "ngram" else one)),
+        draft_depth=3 if branches > 1 else None,
     )
 
 

@@ -256,6 +256,7 @@ def test_no_other_flag_of_sglang_is_taken_for_one_of_ours() -> None:
         ({"speculative": ToggleValue("eagle3")}, GPU, "add draft: MODEL"),
         ({"speculative": ToggleValue("ngram", (("draft", "m"),))}, GPU, "leave draft out"),
         ({"speculative": ToggleValue("ngram", (("acceptance", 0.6),))}, GPU, "embedded engine"),
+        ({"speculative": ToggleValue("eagle", (("tree", "2x3"),))}, GPU, "drafts a tree"),
     ],
 )
 def test_what_sglang_cannot_follow_is_refused_with_the_reason(

@@ -73,6 +73,7 @@ def test_resolved_arguments_are_told_in_our_words() -> None:
         "chunked_prefill": "on",
         "batching": "continuous",
         "paged_kv": "on",
+        "preemption": "recompute",
         "cuda_graphs": "on",
         "overlap_scheduling": "on",
         "kv_cache_dtype": "fp8",
@@ -125,7 +126,11 @@ def test_options_of_speculation_are_read_back() -> None:
 
 def test_a_server_that_tells_nothing_is_not_guessed_at() -> None:
     """Only that KV is paged needs no telling."""
-    assert effective_labels(said_by(None), ASKED) == {"paged_kv": "on", "quantization": "none"}
+    assert effective_labels(said_by(None), ASKED) == {
+        "paged_kv": "on",
+        "preemption": "recompute",
+        "quantization": "none",
+    }
     assert sizes_of(said_by([]))["kv_tokens"] is None
 
 

@@ -21,6 +21,7 @@ SECTIONS: dict[str, type[Form]] = {
     "runtime": models.RuntimeForm,
     "base": models.Base,
     "speculative": models.Speculation,
+    "tree": models.DraftTree,
     "shared-prefix": models.SharedPrefixForm,
     "multi-turn": models.MultiTurnForm,
     "trace": models.TraceForm,

@@ -242,6 +242,7 @@ def test_a_setting_without_key_or_value_is_none(words: tuple[str, ...]) -> None:
         ("speculative", ToggleValue("draft"), "add draft: MODEL"),
         ("speculative", ToggleValue("ngram", (("draft", "m"),)), "leave draft out"),
         ("speculative", ToggleValue("ngram", (("acceptance", 0.6),)), "embedded engine"),
+        ("speculative", ToggleValue("eagle3", (("tree", "2x3"),)), "drafts a tree"),
         ("attention_backend", ToggleValue("FLASH_ATTN"), "would silently be TRTLLM"),
         ("block_size", ToggleValue("many"), "whole number"),
         ("tensor_parallel", ToggleValue("0"), "whole number"),

@@ -145,6 +145,7 @@ def test_series_of_a_newer_version_are_held_against_the_arguments() -> None:
     assert alone == {
         "prefix_caching": "off",
         "paged_kv": "on",
+        "preemption": "recompute",
         "speculative": "off",
         "tensor_parallel": "2",
         "block_size": "64",
@@ -152,8 +153,11 @@ def test_series_of_a_newer_version_are_held_against_the_arguments() -> None:
 
 
 def test_a_server_that_says_nothing_is_not_made_to_say_anything() -> None:
-    """Only that TensorRT-LLM pages its KV is known of any."""
-    assert effective_labels(said_by("", NO_METRICS, None), ASKED) == {"paged_kv": "on"}
+    """Only that it pages its KV, and computes anew what it paused, is known of any."""
+    assert effective_labels(said_by("", NO_METRICS, None), ASKED) == {
+        "paged_kv": "on",
+        "preemption": "recompute",
+    }
 
 
 def test_of_several_starts_in_one_log_the_last_counts() -> None:

@@ -129,6 +129,7 @@ def test_without_the_configuration_series_and_log_speak() -> None:
         "prefix_caching": "off",
         "chunked_prefill": "on",
         "paged_kv": "on",
+        "preemption": "recompute",
         "cuda_graphs": "off",
         "kv_cache_dtype": "fp8",
         "quantization": "none",
@@ -142,7 +143,10 @@ def test_without_the_configuration_series_and_log_speak() -> None:
 
 def test_a_server_that_says_nothing_is_not_made_to_say_anything() -> None:
     """Only that vLLM pages its KV is known of any vLLM."""
-    assert effective_labels(said_by(None, NO_METRICS, ""), ASKED) == {"paged_kv": "on"}
+    assert effective_labels(said_by(None, NO_METRICS, ""), ASKED) == {
+        "paged_kv": "on",
+        "preemption": "recompute",
+    }
 
 
 def test_of_two_words_the_one_against_us_counts() -> None:

@@ -180,6 +180,7 @@ def test_other_extra_args_are_the_authors_own(word: str) -> None:
     [
         ("batching", ToggleValue("static"), False, "not offered"),
         ("paged_kv", ToggleValue("off"), False, "always pages"),
+        ("preemption", ToggleValue("swap"), False, "computes anew"),
         ("quantization", ToggleValue("int4"), False, "quantized already"),
         ("quantization", ToggleValue("fp8"), True, "needs a GPU"),
         ("cuda_graphs", ToggleValue("on"), True, "needs a GPU"),
@@ -190,6 +191,7 @@ def test_other_extra_args_are_the_authors_own(word: str) -> None:
         ("speculative", ToggleValue("eagle3"), False, "add draft: MODEL"),
         ("speculative", ToggleValue("ngram", (("draft", "m"),)), False, "leave draft out"),
         ("speculative", ToggleValue("ngram", (("acceptance", 0.6),)), False, "embedded engine"),
+        ("speculative", ToggleValue("eagle", (("tree", "2x3"),)), False, "drafts a tree"),
     ],
 )
 def test_what_vllm_cannot_follow_is_refused_with_the_reason(

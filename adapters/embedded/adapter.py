@@ -15,6 +15,7 @@ from adapters.base import (
     UnsupportedToggleError,
 )
 from adapters.embedded.accuracy import accuracy_of
+from adapters.embedded.calibration import ASSUMPTIONS
 from adapters.embedded.config import EngineConfig, Speculation
 from adapters.embedded.core import EngineCore, StepTimer
 from adapters.embedded.deployment import Deployment, check_context
@@ -27,6 +28,7 @@ from adapters.embedded.speculative import (
     ASSUMED_ACCEPTANCE,
     DEFAULT_DRAFT_TOKENS,
     mean_tokens_per_step,
+    tree_tokens,
 )
 
 _DEFAULT_BLOCK_TOKENS = 16
@@ -150,6 +152,7 @@ def deployment(settings: EngineSettings) -> Deployment:
         )
     speculative = settings.toggles["speculative"]
     draft = dict(speculative.options).get("draft")
+    speculation = _speculation(speculative)
     return Deployment(
         model=find_model(settings.model),
         gpu=find_gpu(settings.gpu),
@@ -162,6 +165,8 @@ def deployment(settings: EngineSettings) -> Deployment:
         draft=None
         if draft is None or speculative.kind != "draft"
         else find_model(str(draft), about="speculative"),
+        draft_branches=speculation.branches if speculation else 1,
+        draft_depth=speculation.depth if speculation else None,
     )
 
 
@@ -235,6 +240,7 @@ def scheduler_config(settings: EngineSettings, blocks: int, block_tokens: int) -
         batching=settings.toggles["batching"].kind,
         paged_kv=_on(settings, "paged_kv"),
         cuda_graphs=_on(settings, "cuda_graphs"),
+        preemption=settings.toggles["preemption"].kind,
         speculation=_speculation(settings.toggles["speculative"]),
     )
 
@@ -243,10 +249,19 @@ def _speculation(value: ToggleValue) -> Speculation | None:
     if value.kind == "off":
         return None
     options = dict(value.options)
+    acceptance = float(options.get("acceptance", ASSUMED_ACCEPTANCE[value.kind]))
+    if (tree := value.tree) is not None:
+        return Speculation(
+            method=value.kind,
+            draft_tokens=tree_tokens(*tree),
+            acceptance=acceptance,
+            branches=tree[0],
+            depth=tree[1],
+        )
     return Speculation(
         method=value.kind,
         draft_tokens=int(options.get("tokens", DEFAULT_DRAFT_TOKENS)),
-        acceptance=float(options.get("acceptance", ASSUMED_ACCEPTANCE[value.kind])),
+        acceptance=acceptance,
     )
 
 
@@ -270,6 +285,7 @@ def _effective(config: EngineConfig, settings: EngineSettings) -> dict[str, str]
         "kv_cache_dtype": built.kv_cache_dtype,
         "quantization": built.quantization,
         "speculative": settings.toggles["speculative"].label if speculates else "off",
+        "preemption": config.preemption,
         "tensor_parallel": str(built.tensor_parallel),
         "block_size": str(config.block_size),
         "attention_backend": "auto",
@@ -281,11 +297,15 @@ def _assumptions(config: EngineConfig, settings: EngineSettings) -> Iterator[str
         yield profile.sentence
     else:
         yield from StepTime(deployment(settings)).assumptions()
+    if config.preemption == "swap":
+        yield ASSUMPTIONS["swap"]
     if config.speculation is not None:
         speculation = config.speculation
         given = "acceptance" in dict(settings.toggles["speculative"].options)
+        tree = f" of {speculation.branches} branches and depth {speculation.depth}"
         yield (
-            f"{speculation.method}: each of {speculation.draft_tokens} draft tokens is accepted "
+            f"{speculation.method}: each of {speculation.draft_tokens} draft tokens"
+            f"{tree if speculation.depth else ''} is accepted "
             f"with probability {speculation.acceptance:g} "
             f"({'as the sweep file says' if given else 'assumed, not measured'})"
         )

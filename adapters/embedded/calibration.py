@@ -223,6 +223,8 @@ OVERLAP_REST_S = 0.1e-3  # what of it even an overlapping scheduler does not hid
 NGRAM_STEP_S = 50e-6  # prompt lookup on the host, which the next step must wait for
 NGRAM_SEQUENCE_S = 10e-6
 DRAFT_RUN_S = 0.2e-3  # what stands around each run of a drafter: its inputs, its sampling
+SWAP_START_S = 0.2e-3  # gathering the blocks of one copy to or from the host
+HOST_LINK_SHARE = 0.8  # of PCIe's peak, for copies of whole blocks
 VERIFY_S = 0.3e-3  # comparing drafts with the target's choice, and what is rejected
 # Weight-only kernels widen the weights on the way: what is left of a plain product's shares.
 WEIGHT_ONLY_SHARE = {"int8": 0.9, "int4": 0.8}
@@ -252,5 +254,7 @@ ASSUMPTIONS = {
     f"{NGRAM_SEQUENCE_S * 1e6:.0f} µs a sequence on the host",
     "drafter": "a drafter runs once for each draft token, on the same GPUs (EAGLE's is one layer "
     f"of the target), with {DRAFT_RUN_S * 1e3:g} ms around each run",
+    "swap": f"KV goes to the host's memory and back at {HOST_LINK_SHARE:.0%} of PCIe's peak, after "
+    f"{SWAP_START_S * 1e3:g} ms, while no step runs; the host has room for all of it",
     "verify": f"verifying drafts adds {VERIFY_S * 1e3:g} ms to a step",
 }

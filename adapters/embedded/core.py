@@ -42,6 +42,10 @@ class StepTimer(Protocol):
         """Return the time of a step that also computes `chunks` of (new, earlier) prompt tokens."""
         ...
 
+    def swap_s(self, tokens: int) -> float:
+        """Return the time to copy the KV of `tokens` tokens to the host's memory, or back."""
+        ...
+
 
 @dataclass(slots=True)
 class StepCounts:
@@ -122,6 +126,8 @@ class EngineCore:
         left = max_steps
         while self.has_work and (horizon_ns is None or now_ns < horizon_ns) and left != 0:
             step = self.scheduler.next_step(self._log.length)
+            if step.moved_tokens:
+                now_ns += round(self._timer.swap_s(step.moved_tokens) * _NS)
             if step.chunks:
                 now_ns, steps = self._run_step(step, now_ns), 1
             else:
@@ -175,6 +181,7 @@ class EngineCore:
             accepted_tokens=steps.accepted_tokens if speculative else None,
             verify_steps=steps.verify_steps if speculative else None,
             preemptions=sequences.preemptions,
+            swapped_tokens=sequences.swapped_tokens,
             steps=steps.steps,
             sequence_steps=steps.sequence_steps,
             graph_steps=steps.graph_steps,
@@ -208,7 +215,8 @@ class EngineCore:
         context = int(batch.context.sum()) + len(batch) * queries
         most = int(batch.remaining.min()) if max_steps is None else max_steps
         if horizon_ns is not None:  # steps only get longer as contexts grow
-            most = min(most, 1 + int((horizon_ns - now_ns) / ((fixed_s + slope_s * context) * _NS)))
+            left_s = max(0, horizon_ns - now_ns) / _NS  # copying may have passed it
+            most = min(most, 1 + int(left_s / (fixed_s + slope_s * context)))
         progress = self._progress(most)
         seconds = fixed_s + slope_s * (context + progress.grown())
         ends_ns = now_ns + np.cumsum(np.rint(seconds * _NS).astype(np.int64))

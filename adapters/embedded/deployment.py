@@ -28,9 +28,15 @@ class Deployment:
     overlap: bool = True
     speculative: str = "off"  # off | ngram | draft | eagle | eagle3
     draft: ModelShape | None = None  # for `draft`; None: the usual small model of the family
+    draft_branches: int = 1  # children of each node of a draft tree; 1 is a chain
+    draft_depth: int | None = None  # levels of the tree; None of a chain, as deep as its tokens
 
     def __post_init__(self) -> None:
         _check_sharing(self.model, self.tensor_parallel)
+        if self.speculative == "ngram" and self.draft_depth is not None:
+            raise UnsupportedToggleError(
+                "speculative ngram looks up one continuation: a tree needs a network that drafts"
+            )
         if self.quantization == "fp8" and self.gpu.fp8_flops_per_s is None:
             raise UnsupportedToggleError(
                 f"quantization fp8 needs FP8 arithmetic, which {self.gpu.name} does not have; "

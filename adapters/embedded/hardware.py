@@ -26,6 +26,7 @@ class Gpu:
     fp8_flops_per_s: float | None  # None: no FP8 arithmetic; FP8 can only be stored
     int8_ops_per_s: float
     link_bytes_per_s: float  # both directions, to the other GPUs of the machine
+    host_bytes_per_s: float  # one direction, to the host's memory
     calibrated: bool  # kernels of this very GPU are in `calibration.py`
     basis: str  # what its times rest on; printed in reports
 
@@ -41,6 +42,7 @@ _GPUS = (
         fp8_flops_per_s=None,
         int8_ops_per_s=624e12,
         link_bytes_per_s=600e9,
+        host_bytes_per_s=32e9,  # PCIe 4.0 x16
         calibrated=False,
         basis="not calibrated: the A100-80GB's kernels over this memory's bandwidth",
     ),
@@ -52,6 +54,7 @@ _GPUS = (
         fp8_flops_per_s=None,
         int8_ops_per_s=624e12,
         link_bytes_per_s=600e9,
+        host_bytes_per_s=32e9,  # PCIe 4.0 x16
         calibrated=True,
         basis="calibrated on kernels measured on A100-SXM4-80GB",
     ),
@@ -63,6 +66,7 @@ _GPUS = (
         fp8_flops_per_s=1979e12,
         int8_ops_per_s=1979e12,
         link_bytes_per_s=900e9,
+        host_bytes_per_s=64e9,  # PCIe 5.0 x16
         calibrated=False,
         basis=_SCALED,
     ),
@@ -74,6 +78,7 @@ _GPUS = (
         fp8_flops_per_s=1979e12,
         int8_ops_per_s=1979e12,
         link_bytes_per_s=900e9,
+        host_bytes_per_s=64e9,  # PCIe 5.0 x16
         calibrated=False,
         basis=_SCALED,
     ),
@@ -85,6 +90,7 @@ _GPUS = (
         fp8_flops_per_s=733e12,
         int8_ops_per_s=733e12,
         link_bytes_per_s=64e9,  # PCIe 4.0 x16: no NVLink
+        host_bytes_per_s=32e9,  # PCIe 4.0 x16
         calibrated=False,
         basis=_SCALED,
     ),
@@ -96,6 +102,7 @@ _GPUS = (
         fp8_flops_per_s=4500e12,
         int8_ops_per_s=4500e12,
         link_bytes_per_s=1800e9,
+        host_bytes_per_s=64e9,  # PCIe 5.0 x16
         calibrated=False,
         basis=_SCALED,
     ),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from adapters.embedded import calibration as measured
 from adapters.embedded.deployment import Deployment
 from adapters.embedded.forward import ForwardPass
-from adapters.embedded.memory import RESERVE_ASSUMPTION
+from adapters.embedded.memory import RESERVE_ASSUMPTION, kv_bytes_per_token
 
 _Chunks = Sequence[tuple[int, int]]  # (new prompt tokens, tokens of the prompt cached before them)
 
@@ -19,7 +19,7 @@ class StepTime:
     """The seconds of any step of a deployment.
 
     A step feeds `queries` tokens of each decoding sequence (1, or k + 1 when k draft tokens are
-    verified; the k runs of the drafter belong to the step) and chunks of prompts. Reading the KV
+    verified; the runs of the drafter belong to the step) and chunks of prompts. Reading the KV
     of decoding sequences is never hidden behind the host, which keeps a step exactly linear in
     its context, so that many steps can be timed at once.
     """
@@ -74,6 +74,19 @@ class StepTime:
         else:
             fixed_s, slope_s = self.decode_line(sequences, queries)
         return fixed_s + slope_s * context_tokens
+
+    def swap_s(self, tokens: int) -> float:
+        """Return the seconds to copy the KV of `tokens` tokens to the host's memory, or back.
+
+        All GPUs copy at once, each over its own link; no step runs meanwhile.
+        """
+        deployment = self._deployment
+        gpus, dtype = deployment.tensor_parallel, deployment.kv_cache_dtype
+        token_bytes = kv_bytes_per_token(deployment.model, dtype, gpus)
+        if drafter := deployment.drafter:
+            token_bytes += kv_bytes_per_token(drafter, dtype, deployment.drafter_parallel)
+        rate = deployment.gpu.host_bytes_per_s * measured.HOST_LINK_SHARE
+        return measured.SWAP_START_S + tokens * token_bytes / rate
 
     def roof_s(self, sequences: int, queries: int, context_tokens: int, chunks: _Chunks) -> float:
         """Return the least seconds that physics allows for the target model's part of a step.
@@ -136,20 +149,29 @@ class StepTime:
     ) -> tuple[float, float]:
         """Return (seconds, seconds per token of context) of the drafter's part of a step.
 
-        It caches the prompts as the target does, and runs once for each draft token.
+        It caches the prompts as the target does, and runs once for each of the `runs` draft tokens
+        of a chain, once for each level of a tree: all nodes of the level before it draft at once.
         """
-        drafter = self._drafter
+        drafter, branches = self._drafter, self._deployment.draft_branches
         if drafter is None:
             return 0.0, 0.0
         draft_s = slope_s = 0.0
         if chunks:
             draft_s += drafter.dense_s(prompt_tokens) + drafter.prefill_attention_s(chunks)
         if sequences and runs:
-            start_s, run_slope_s = drafter.decode_attention(sequences, 1)
-            run_s = drafter.dense_s(sequences) + start_s + drafter.head_s(sequences)
-            draft_s += runs * (run_s + measured.DRAFT_RUN_S)
-            slope_s = runs * run_slope_s
+            levels = self._runs(runs)
+            for level in range(levels):
+                width = branches**level
+                start_s, run_slope_s = drafter.decode_attention(sequences, width)
+                nodes = sequences * width
+                draft_s += drafter.dense_s(nodes) + start_s + drafter.head_s(nodes)
+                slope_s += run_slope_s
+            draft_s += levels * measured.DRAFT_RUN_S
         return draft_s, slope_s
+
+    def _runs(self, draft_tokens: int) -> int:
+        """Return how often the drafter runs for so many draft tokens; 0 for none."""
+        return min(draft_tokens, self._deployment.draft_depth or draft_tokens)
 
     def _launches(self, runs: int, *, replayed: bool) -> tuple[float, float]:
         """Return what launching kernels one by one costs: (host seconds, GPU seconds).
@@ -162,8 +184,9 @@ class StepTime:
         kernel_s = measured.COMPILED_LAUNCH_S if graphs else measured.LAUNCH_S
         launch_s, pauses_s = self._target.launch_s(kernel_s), self._target.pauses_s
         if self._drafter:
-            launch_s += self._drafter.launch_s(kernel_s) * max(1, runs)
-            pauses_s += self._drafter.pauses_s * max(1, runs)
+            passes = max(1, self._runs(runs))
+            launch_s += self._drafter.launch_s(kernel_s) * passes
+            pauses_s += self._drafter.pauses_s * passes
         return launch_s, pauses_s
 
     def _verify_s(self, sequences: int, runs: int) -> float:

@@ -1,8 +1,9 @@
 """Which sequences run in the next step, and how much of each: admission, chunks, preemption.
 
 waiting ──admit──▶ prefilling ──prompt done──▶ decoding ──▶ finished
-   ▲                    │                          │
-   └──────preempted─────┴──────────────────────────┘      (blocks given back, recomputed later)
+   ▲                    │                       │   ▲
+   ├──────preempted─────┴───────────────────────┘   │     (blocks given back, recomputed later)
+   └──────preempted: KV in the host's memory ───────┘     (copied out and back: `swap`)
 
 A sequence whose client has gone leaves from any of the three.
 """
@@ -34,6 +35,7 @@ class Step:
 
     chunks: list[tuple[Sequence, int]]  # (sequence, prompt tokens computed in this step)
     decode: bool
+    moved_tokens: int = 0  # whose KV is copied to or from the host's memory before it
 
 
 @dataclass(slots=True)
@@ -43,6 +45,7 @@ class SchedulerCounts:
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
     preemptions: int = 0
+    swapped_tokens: int = 0  # to the host
     late_admissions: int = 0
     peak_running: int = 0
 
@@ -71,22 +74,24 @@ class Scheduler:
 
     def next_step(self, log_position: int) -> Step:
         """Return the next step's work; `log_position` counts the decode steps before it."""
-        self._make_room(log_position)
+        moved = self._make_room(log_position)
         self.grow(self.config.queries)
+        if self.config.preemption == "swap" and not moved:
+            moved = self._swap_in(log_position)
         chunked = self.config.chunked_prefill
         decoding = len(self.decoding)
         budget = self.config.prefill_budget - (decoding if chunked else 0)
         chunks: list[tuple[Sequence, int]] = []
         for sequence in self.prefilling:
             budget -= self._take(sequence, budget, chunks)
-        while budget > 0 and self._may_admit():
+        while budget > 0 and self._may_admit() and self.waiting[0].host_ids is None:
             if not chunked and chunks and self.waiting[0].target_tokens > budget:
                 break
             admitted = self._admit()
             if admitted is None:
                 break
             budget -= self._take(admitted, budget, chunks)
-        return Step(chunks, decode=decoding > 0 and (chunked or not chunks))
+        return Step(chunks, decode=decoding > 0 and (chunked or not chunks), moved_tokens=moved)
 
     def finish_prefill(self, sequence: Sequence) -> None:
         """Store what a finished prefill computed, and make its whole blocks known for reuse."""
@@ -169,7 +174,7 @@ class Scheduler:
         sequence = self.waiting[0]
         ids = sequence.known_ids()
         cached = self._cached_blocks(ids)
-        if not self._reserve(sequence, cached):
+        if not self._reserve(sequence, cached, sequence.target_tokens):
             self._no_room = True
             self._batch_places = 0
             return None
@@ -192,15 +197,15 @@ class Scheduler:
             return np.empty(0, np.int32)
         return self.cache.match(ids[:-1])
 
-    def _reserve(self, sequence: Sequence, cached: BlockIds) -> bool:
-        """Set up the block table for the prefill target; False, and no change, without room."""
+    def _reserve(self, sequence: Sequence, cached: BlockIds, tokens: int) -> bool:
+        """Set up the block table for `tokens` tokens; False, and no change, without room."""
         if not self.config.paged_kv:
             if self.kv.free == 0:
                 return False
             sequence.table = self.kv.allocate_region()
             sequence.blocks = len(sequence.table)
             return True
-        missing = self.config.blocks_for(sequence.target_tokens) - len(cached)
+        missing = self.config.blocks_for(tokens) - len(cached)
         revived = int(np.count_nonzero(self.kv.references[cached] == 0))
         reserve = self._watermark if self.running else 0
         if missing + reserve > self.kv.available - revived:
@@ -222,22 +227,55 @@ class Scheduler:
             counts.cached_prompt_tokens += sequence.cached_tokens
             self._batch_places -= 1
 
-    def _make_room(self, log_position: int) -> None:
-        """Preempt the sequences admitted last until all others can take one more step."""
+    def _swap_in(self, log_position: int) -> int:
+        """Let sequences from the host's memory decode on; return the tokens copied for it.
+
+        What the prefix cache still holds of one need not be copied.
+        """
+        moved = 0
+        while self._may_admit() and (host_ids := self.waiting[0].host_ids) is not None:
+            sequence, context = self.waiting[0], len(host_ids)
+            cached = self._cached_blocks(sequence.known_ids())
+            next_step = min(context + self.config.queries, sequence.total_tokens)
+            if not self._reserve(sequence, cached, next_step):
+                self._no_room = True
+                break
+            self.waiting.popleft()
+            start = len(cached) * self.config.block_size
+            self.kv.write(sequence.table, start, host_ids[start:])
+            sequence.host_ids = None
+            moved += context - start
+            sequence.prefill_ends_ns.append(None)
+            self.start_decoding(sequence, log_position)
+            self._count_admission(sequence)
+        return moved
+
+    def _make_room(self, log_position: int) -> int:
+        """Preempt the sequences admitted last until all others can take one more step.
+
+        Returns the tokens whose KV is copied to the host for it.
+        """
+        moved = 0
         while len(self.decoding):
             missing = int(self._blocks_missing(self.config.queries).sum())
             if missing <= self.kv.available:
-                return
+                break
             if self.prefilling:
                 victim = self.prefilling.pop()
             else:
                 victim = self.decoding.take_last(log_position)
                 victim.work_out(self.kv)
+                if self.config.preemption == "swap":
+                    context = victim.target_tokens - 1  # the newest token has no KV yet
+                    victim.host_ids = self.kv.token_ids(victim.table, context).copy()
+                    moved += context
             victim.preemptions += 1
             victim.computed_tokens = 0
             self.counts.preemptions += 1
             self.waiting.appendleft(victim)
             self._free(victim)
+        self.counts.swapped_tokens += moved
+        return moved
 
     def _blocks_missing(self, room: Tokens) -> NDArray[np.int64]:
         blocks: NDArray[np.int64] = -(-self.decoding.missing_tokens(room) // self.config.block_size)

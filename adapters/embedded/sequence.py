@@ -34,6 +34,7 @@ class Sequence:
         "computed_tokens",
         "finished_ns",
         "generated_tokens",
+        "host_ids",
         "output_ids",
         "preemptions",
         "prefill_ends_ns",
@@ -56,9 +57,11 @@ class Sequence:
         self.generated_tokens = 0
         self.preemptions = 0
         self.output_ids = np.zeros(asked_tokens, np.int32)  # those not generated yet mean nothing
-        self.prefill_ends_ns: list[int] = []  # each prefill, first or repeated, gives one token
-        self.spans: list[tuple[int, int]] = []  # decode steps after each prefill, as log positions
         self.started_ns: int | None = None  # when the first step that computes for it began
+        self.host_ids: NDArray[np.int32] | None = None  # its KV, while that lies with the host
+        # Each prefill, first or repeated, gives one token; None: it came back without one.
+        self.prefill_ends_ns: list[int | None] = []
+        self.spans: list[tuple[int, int]] = []  # decode steps after each of those, log positions
         self.finished_ns: int | None = None
         self._known_tokens = 0  # output tokens whose ids have been worked out
         self._written_tokens = 0  # output tokens whose ids lie in the KV
@@ -126,7 +129,8 @@ class Sequence:
         """Return (time in ns, tokens) of each event so far, shape (events, 2)."""
         pieces, verified = [], 0
         for number, end_ns in enumerate(self.prefill_ends_ns):
-            pieces.append(np.array([[end_ns, 1]], dtype=np.int64))
+            if end_ns is not None:
+                pieces.append(np.array([[end_ns, 1]], dtype=np.int64))
             if number < len(self.spans):
                 first, last = self.spans[number]
                 span = np.ones((last - first, 2), dtype=np.int64)

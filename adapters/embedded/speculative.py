@@ -2,8 +2,9 @@
 
 A step verifies `k` draft tokens and always gives one token of the target model's own. Each draft
 token is accepted with probability α if all before it were: a chain brings (1−α^(k+1))/(1−α) tokens
-a step on average (Leviathan et al. 2023, arXiv 2211.17192). The rates are assumptions, and every
-report that rests on them says so.
+a step on average (Leviathan et al. 2023, arXiv 2211.17192). In a tree each node has b children,
+one of which is accepted with β = 1−(1−α)^b, over d levels: (1−β^(d+1))/(1−β) tokens, for
+b + b² + … + b^d drafted. The rates are assumptions, and every report that rests on them says so.
 """
 
 from __future__ import annotations
@@ -31,10 +32,15 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return mixed
 
 
+def tree_tokens(branches: int, depth: int) -> int:
+    """Return the nodes below the root of a tree: what it drafts."""
+    return sum(branches**level for level in range(1, depth + 1))
+
+
 def mean_tokens_per_step(speculation: Speculation) -> float:
-    """Return the expected output tokens of a verify step, between 1 and k + 1."""
-    alpha, k = speculation.acceptance, speculation.draft_tokens
-    return float(k + 1) if alpha == 1 else (1 - alpha ** (k + 1)) / (1 - alpha)
+    """Return the expected output tokens of a verify step, between 1 and `longest` + 1."""
+    beta, depth = speculation.level_acceptance, speculation.longest
+    return float(depth + 1) if beta == 1 else (1 - beta ** (depth + 1)) / (1 - beta)
 
 
 def tokens_per_step(
@@ -48,10 +54,11 @@ def tokens_per_step(
     number = first[:, None].astype(np.uint64) + np.arange(1, steps + 1, dtype=np.uint64)
     words = mix((keys[:, None] + number * _GOLDEN).astype(np.uint64))
     uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    if speculation.acceptance <= 0:
+    beta, longest = speculation.level_acceptance, speculation.longest
+    if beta <= 0:
         return np.ones(uniform.shape, dtype=np.int64)
-    if speculation.acceptance >= 1:
-        return np.full(uniform.shape, speculation.draft_tokens + 1, dtype=np.int64)
-    accepted = np.floor(np.log(uniform) / math.log(speculation.acceptance)).astype(np.int64)
-    tokens: NDArray[np.int64] = np.minimum(accepted, speculation.draft_tokens) + 1
+    if beta >= 1:
+        return np.full(uniform.shape, longest + 1, dtype=np.int64)
+    accepted = np.floor(np.log(uniform) / math.log(beta)).astype(np.int64)
+    tokens: NDArray[np.int64] = np.minimum(accepted, longest) + 1
     return tokens

@@ -20,6 +20,7 @@ from harness.spec.field_models import (
 from harness.spec.models import (
     Base,
     ClosedForm,
+    DraftTree,
     Engine,
     Gamma,
     GammaShape,
@@ -48,6 +49,7 @@ _FORMS: dict[str | int, type[BaseModel]] = {
     "lognormal": Lognormal,
     "gamma": GammaShape,
     "speculative": Speculation,
+    "tree": DraftTree,
     "<uniform>": UniformLengths,
     "<lognormal>": LognormalLengths,
     "<empirical>": EmpiricalLengths,

@@ -296,6 +296,30 @@ def _base_mapping(value: object) -> object:
     return value
 
 
+MOST_DRAFT_TOKENS = 64  # a step
+
+
+class DraftTree(Form):
+    """A draft that branches: so many children of each node, over so many levels."""
+
+    branches: Annotated[int, Field(ge=2, le=8)]
+    depth: Annotated[int, Field(ge=1, le=8)]
+
+    @property
+    def tokens(self) -> int:
+        """Its nodes: what is drafted a step."""
+        return sum(self.branches**level for level in range(1, self.depth + 1))
+
+    @model_validator(mode="after")
+    def _drafted_at_most(self) -> Self:
+        if self.tokens > MOST_DRAFT_TOKENS:
+            raise ValueError(
+                f"{self.branches} branches over {self.depth} levels are {self.tokens} tokens a "
+                f"step; at most {MOST_DRAFT_TOKENS} are drafted"
+            )
+        return self
+
+
 class Speculation(Form):
     """A value of the toggle `speculative` with its options."""
 
@@ -303,9 +327,16 @@ class Speculation(Form):
         Literal["ngram", "draft", "eagle", "eagle3"],
         BeforeValidator(one_of(("ngram", "draft", "eagle", "eagle3"))),
     ]
-    tokens: Annotated[int, Field(ge=1, le=64)] | None = None  # drafted a step
+    tokens: Annotated[int, Field(ge=1, le=MOST_DRAFT_TOKENS)] | None = None  # drafted a step
+    tree: DraftTree | None = None  # in place of `tokens`, which are a chain
     draft: Text | None = None  # the draft model
     acceptance: Share | None = None  # assumed share of drafted tokens that are accepted
+
+    @model_validator(mode="after")
+    def _chain_or_tree(self) -> Self:
+        if self.tree is not None and self.tokens is not None:
+            raise ValueError("a tree says itself how many tokens it drafts: leave 'tokens' out")
+        return self
 
 
 class Limits(Form):

@@ -147,6 +147,8 @@ class _Reader:
         if form is None:
             return None
         options = form.model_dump(exclude={"method"}, exclude_none=True)
+        if form.tree is not None:
+            options["tree"] = f"{form.tree.branches}x{form.tree.depth}"
         return ToggleValue(form.method, tuple(options.items()))
 
     def _add(self, place: Place, message: str) -> None:
