@@ -95,7 +95,7 @@ LIMITS: tuple[Limit, ...] = (
     Limit(
         name="launches",
         title="steps wait for the host to launch kernels",
-        measures="CUDA graphs or overlapped scheduling off, few decoding: P10 of token gaps / floor",
+        measures="CUDA graphs or overlap off, few decoding at once: P10 of token gaps / floor",
         unit="times",
         above=2.0,
         reason="good kernels reach 60 % of the bandwidth, a factor of 1.7; the rest is the host",
@@ -103,7 +103,7 @@ LIMITS: tuple[Limit, ...] = (
     Limit(
         name="far_from_floor",
         title="steps are far from what the memory allows",
-        measures="CUDA graphs and overlapped scheduling on, few decoding: P10 of token gaps / floor",
+        measures="CUDA graphs and overlap on, few decoding at once: P10 of token gaps / floor",
         unit="times",
         above=5.0,
         reason="narrow weights and small models reach a third or a fourth; beyond, the host leads",
