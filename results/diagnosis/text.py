@@ -50,10 +50,11 @@ def _title(found: Mapping[str, Any]) -> str:
 def _whose(found: Mapping[str, Any], arms: int) -> str:
     """Return which arms have it first of all, and which beside something else."""
     first, also = found["bottleneck_of"], found["also_in"]
+    if arms == 1:
+        return "the bottleneck" if first else "beside it"
     parts = []
     if first:
-        named = "" if arms == 1 else f" ({_names(first)})"
-        parts.append(f"the bottleneck of {len(first)} of {count(arms, 'arm')}{named}")
+        parts.append(f"the bottleneck of {len(first)} of {arms} arms ({_names(first)})")
     if also:
         parts.append(f"{'also' if first else 'beside another'} in {_names(also)}")
     return "; ".join(parts)
@@ -72,7 +73,7 @@ def _unjudged(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield ""
     for (name, why), number in whys.items():
         title = LIMIT_BY_NAME[name].title
-        yield from _wrapped(f"not judged in {count(number, 'run')}: {title}: {why}", "")
+        yield from _wrapped(f"not judged in {count(number, 'run')}, “{title}”: {why}", "")
     for status, number in statuses.items():
         yield from _wrapped(f"not looked at: {count(number, 'run')} {status}", "")
 
