@@ -122,6 +122,10 @@ def _parser() -> argparse.ArgumentParser:
     add_dialect(report)
     report.set_defaults(command="report", folder=None)
 
+    diagnose = commands.add_parser("diagnose", help="name what holds the stored runs back, and why")
+    diagnose.add_argument("directory", type=Path, metavar="DIR", help="the folder of a sweep")
+    diagnose.set_defaults(command="diagnose", folder=None)
+
     add_serve(commands)
     add_engines(commands)
     others = (
@@ -130,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
         add_capacity(commands),
         add_fit(commands),
     )
-    for command in (run, plan, report, *others):
+    for command in (run, plan, report, diagnose, *others):
         command.add_argument(
             "--json", action="store_true", help="print one JSON document and nothing else"
         )

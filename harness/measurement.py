@@ -11,6 +11,7 @@ from adapters.base import Endpoint, EngineError
 from harness.client.live_history import takes_live
 from harness.client.request_body import Asking
 from harness.counter_moves import counter_moves
+from harness.diagnosis_facts import diagnosis_facts
 from harness.evidence import Exercise, Triple, contradictions, examine
 from harness.load.cache_state import (
     CacheFinding,
@@ -102,6 +103,7 @@ class Measurement:
             "evidence": {toggle: asdict(triple) for toggle, triple in triples.items()},
             "counters": asdict(counters),
             "prefix_hit_ceiling": ceiling,
+            **diagnosis_facts(run.arm.settings, question),
             "cache": {**cache.facts(), "salted": bool(asking.cache_salt), **found.facts()},
             "facts": engine_facts,
         }

@@ -133,7 +133,7 @@ def _out_of_order(table: RecordTable, sent: Floats, closed: Floats) -> NDArray[n
     sent, then token events one after the other, then the end.
     """
     first, last, _, _ = _event_ends(table)
-    gaps, inside = _gaps(table, np.ones(len(table), np.bool_))
+    gaps, inside = event_gaps(table, np.ones(len(table), np.bool_))
     back = np.zeros(len(table.event_time_ns), np.int64)
     back[1:][inside] = gaps[inside] < 0
     return (first < sent) | (closed < last) | (_sum_per_request(table, back) > 0)
@@ -189,7 +189,7 @@ def chunk_gaps_ms(table: RecordTable, chosen: NDArray[np.bool_]) -> tuple[Floats
 
     In ms, request by request: what a reader sees as a stall, however many tokens a gap brought.
     """
-    gaps, inside = _gaps(table, chosen)
+    gaps, inside = event_gaps(table, chosen)
     return gaps[inside], int((chosen & (np.diff(table.offsets) >= 2)).sum())
 
 
@@ -199,7 +199,7 @@ def token_gaps_ms(table: RecordTable, chosen: NDArray[np.bool_]) -> tuple[Floats
     In ms. An event with m tokens after a gap g gives m gaps of g/m. The time to the first event is
     no gap. Choose only requests whose events say how many tokens they brought.
     """
-    gaps, inside = _gaps(table, chosen)
+    gaps, inside = event_gaps(table, chosen)
     tokens = table.event_tokens[1:][inside]
     owners = int((chosen & (np.diff(table.offsets) >= 2)).sum())
     if (tokens == 1).all():
@@ -207,7 +207,7 @@ def token_gaps_ms(table: RecordTable, chosen: NDArray[np.bool_]) -> tuple[Floats
     return np.repeat(gaps[inside] / np.maximum(tokens, 1), tokens), owners
 
 
-def _gaps(table: RecordTable, chosen: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
+def event_gaps(table: RecordTable, chosen: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the gap in ms before each event but the very first, and which lie in a chosen request.
 
     events   a0 a1 a2 | b0 b1        entry i is event i + 1 minus event i;

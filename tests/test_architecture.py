@@ -17,10 +17,10 @@ SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 ONE_HOME = {
     "matplotlib": r"results/plots/\w+\.py",
     "yaml": r"harness/spec/yaml_source\.py",
-    "pydantic": r"harness/spec/(field_models|models|errors)\.py",
+    "pydantic": r"harness/spec/(field_models|engine_models|models|errors)\.py",
     "jinja2": r"results/report\.py",
     "pyarrow": r"results/parquet\.py",
-    "scipy": r"results/(statistics|plots/\w+)\.py",
+    "scipy": r"(results/(statistics|plots/\w+)|harness/prediction/fit)\.py",
     "rich": r"(harness/(commands/sweeps|output|progress|plan/text)|results/(engine_)?tables)\.py",
 }
 # Results are functions of stored records: no clock, no network, no chance.

@@ -70,6 +70,7 @@ class EmbeddedEndpoint:
             "kv_tokens": config.num_blocks * config.block_size,
             "block_size": config.block_size,
             "running_limit": config.running_limit,
+            "max_model_len": config.max_model_len,
             "assumptions": list(_assumptions(config, self._settings)),
             "accuracy": list(_accuracy(self._settings)),
         }

@@ -27,6 +27,7 @@ from adapters.embedded.roofline import StepTime
 CONTEXTS_TOKENS = (2048, 4096, 32_768, 131_072)
 CACHE_DTYPES = ("auto", "fp8", "int4")
 BATCHES = (1, 32, 256, 1024)
+_FLOOR_CONTEXT_TOKENS = 1000
 _USED_SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)  # of the context that a contiguous cache reserves
 
 
@@ -141,6 +142,29 @@ class Capacity:
     decode: tuple[Step, ...]
     prefill: Prefill
     assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeFloor:
+    """The least seconds of a decode step: its weights once, and the KV of every context read."""
+
+    step_s: float
+    context_token_s: float  # for each token of context that a step reads
+
+
+def decode_floor(settings: EngineSettings) -> DecodeFloor | None:
+    """Return the floor of any engine's decode steps on known hardware; None where it is not known.
+
+    Of few sequences, where memory binds.
+    """
+    try:
+        timer = StepTime(deployment(settings))
+    except EngineError:  # a model, a GPU or a setting that the step times know nothing of
+        return None
+    step_s, _ = timer.roof_sides_s(1, 1, 0, ())
+    longer_s, _ = timer.roof_sides_s(1, 1, _FLOOR_CONTEXT_TOKENS, ())
+    slope_s = (longer_s - step_s) / _FLOOR_CONTEXT_TOKENS
+    return DecodeFloor(step_s=step_s, context_token_s=slope_s)
 
 
 def capacity(settings: EngineSettings) -> Capacity:

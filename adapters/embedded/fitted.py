@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from adapters.base import EngineError
+
 # Toggles that the schedule follows by itself; the value of every other one is in the step times.
 SCHEDULED = frozenset({"prefix_caching", "chunked_prefill", "batching", "paged_kv", "speculative"})
 
@@ -128,3 +130,7 @@ class FittedStepTime:
         new_tokens = sum(new for new, _ in chunks)
         prompts_s = costs.prompt_s * len(chunks) + costs.prompt_token_s * new_tokens
         return fixed_s + slope_s * context_tokens + prompts_s
+
+    def swap_s(self, tokens: int) -> float:
+        """Raise `EngineError`: a profile is of engines that compute anew what they preempt."""
+        raise EngineError(f"a profile knows nothing of swapping {tokens} tokens")

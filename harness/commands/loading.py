@@ -15,6 +15,7 @@ from adapters.base import ServerCounters
 from harness import __version__
 from harness.client.request_body import Asking
 from harness.counter_moves import counter_moves
+from harness.diagnosis_facts import diagnosis_facts
 from harness.environment import git_commit, host_facts
 from harness.interrupts import answering_interrupts
 from harness.load.play import Answered, Played, PlayInterrupted, play_http
@@ -226,6 +227,7 @@ def _manifest(order: LoadOrder, question: Question, run: _Run) -> dict[str, Any]
         "client": played.client,
         "counters": asdict(run.counters),
         "started": run.started.isoformat(timespec="seconds"),
+        **diagnosis_facts(None, question),
         "prefix_hit_ceiling": question.prefix_hit_ceiling(_BLOCK_TOKENS),
         "prompts": prompt_counts(played.records, question.conversations, endpoint.target),
         "skipped_rows": question.skipped,

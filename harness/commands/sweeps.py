@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,21 @@ def plan(arguments: argparse.Namespace) -> int:
 
 def report(arguments: argparse.Namespace) -> int:
     """Rebuild the report of a stored sweep and show it; return what its runs came to."""
-    if arguments.directory.is_file():
-        raise StoreError(f"{arguments.directory}: is a file; expected the folder of a sweep")
-    return _show(arguments.directory, as_json=arguments.json, dialect=arguments.dialect)
+    folder = checked_folder(arguments.directory)
+    return _show(folder, as_json=arguments.json, dialect=arguments.dialect)
+
+
+def checked_folder(path: Path) -> Path:
+    """Return the folder of a sweep as it was given. Raises `StoreError` for a file."""
+    if path.is_file():
+        raise StoreError(f"{path}: is a file; expected the folder of a sweep")
+    return path
+
+
+def exit_code(statuses: Iterable[str]) -> int:
+    """Return 0 where something was measured and nothing went wrong, else 1."""
+    seen = set(statuses)
+    return 1 if _WENT_WRONG & seen or "ok" not in seen else 0
 
 
 def _adapters() -> dict[str, EngineAdapter]:
@@ -107,7 +119,7 @@ def _show(folder: Path, *, as_json: bool, dialect: str | None = None) -> int:
         console = PlainConsole(stderr=as_json)
         for line in (*_missing(statuses, not_run), f"wrote {folder}"):
             console.print(Text(line), soft_wrap=True)
-    return 1 if _WENT_WRONG & set(statuses) or not statuses["ok"] else 0
+    return exit_code(statuses)
 
 
 def _missing(statuses: Counter[str], not_run: int) -> Iterator[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from adapters.base import EngineError
 from harness.commands.calibrate import calibrate
 from harness.commands.capacity import capacity
+from harness.commands.diagnose import diagnose
 from harness.commands.engines import engines
 from harness.commands.fit import fit
 from harness.commands.load import load
@@ -24,6 +25,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "run": run,
     "plan": plan,
     "report": report,
+    "diagnose": diagnose,
     "load": load,
     "fit": fit,
     "serve": serve,

@@ -16,6 +16,7 @@ from harness.load.schedule import ClosedLoop, OpenLoop, Schedule
 from harness.spec import Load
 from harness.spec.quantities import duration_text, plain_number
 from workloads.base import Conversation, Drawn, Workload, WorkloadError
+from workloads.overlap import Overlap, overlap_of
 from workloads.prefixes import PrefixTree, Prompt, left_behind
 from workloads.prompts import hit_share
 
@@ -55,6 +56,10 @@ class Question:
         `primed` was in it before the first request.
         """
         return hit_share(self._shared(primed), block_tokens)
+
+    def overlap(self) -> Overlap | None:
+        """Return what the prompts have in common with earlier ones; None where none is asked."""
+        return overlap_of(self._shared(()))
 
     def _shared(self, primed: Sequence[Prompt]) -> Iterator[tuple[Prompt, int]]:
         """Yield each prompt, in order, with the tokens that it shares with what came before."""

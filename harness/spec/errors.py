@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from adapters.base import TOGGLES
+from harness.spec.engine_models import Engine
 from harness.spec.field_models import (
     MOST_LETTERS,
     EmpiricalLengths,
@@ -21,7 +22,6 @@ from harness.spec.models import (
     Base,
     ClosedForm,
     DraftTree,
-    Engine,
     Gamma,
     GammaShape,
     Hardware,

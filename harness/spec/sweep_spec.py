@@ -13,11 +13,12 @@ from adapters.base import ToggleValue
 from adapters.environments import environment_folder
 from adapters.runtime import Runtime
 from harness.spec.designs import design_fault
+from harness.spec.engine_models import ATTACHED, Engine, RuntimeForm
 from harness.spec.errors import validated
 from harness.spec.field_models import MOST_LETTERS
 from harness.spec.lists import Asked, WorkloadChoice, read_asked
 from harness.spec.load import Load
-from harness.spec.models import ATTACHED, LISTS, Engine, Lists, RuntimeForm, Sweep
+from harness.spec.models import LISTS, Lists, Sweep
 from harness.spec.problems import Place, Problem, line_of, spec_error, written
 from harness.spec.toggles import (
     ToggleChoice,

@@ -1,0 +1,24 @@
+"""`harness diagnose`: where the runs of a stored sweep lose their time. Needs no engine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from harness.commands.sweeps import checked_folder, exit_code
+from harness.output import printing
+from results.diagnosis.document import diagnosis
+from results.diagnosis.text import diagnosis_lines
+
+
+def diagnose(arguments: argparse.Namespace) -> int:
+    """Print what holds each run back; return what the runs came to, as `harness report` does."""
+    document = diagnosis(checked_folder(arguments.directory))
+    with printing():
+        if arguments.json:
+            text = json.dumps(document, indent=1, allow_nan=False)
+        else:
+            text = "\n".join(diagnosis_lines(document))
+        sys.stdout.write(f"{text}\n")
+    return exit_code([run["status"] for run in document["runs"]])

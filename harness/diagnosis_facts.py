@@ -1,0 +1,24 @@
+"""What a diagnosis needs of a run and no counter tells: its floor, how its prompts overlap."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from adapters.base import EngineSettings
+from adapters.embedded.capacity import decode_floor
+from harness.load.question import Question
+
+
+def diagnosis_facts(settings: EngineSettings | None, question: Question) -> dict[str, Any]:
+    """Return `decode_floor` and `prompt_overlap` for a manifest; None for what is not known.
+
+    `settings` None: a server of whose hardware nothing is known. The floor is that of the model on
+    the GPU, whichever engine runs it.
+    """
+    floor = None if settings is None else decode_floor(settings)
+    overlap = question.overlap()
+    return {
+        "decode_floor": None if floor is None else asdict(floor),
+        "prompt_overlap": None if overlap is None else asdict(overlap),
+    }

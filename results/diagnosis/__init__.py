@@ -1,0 +1,1 @@
+"""Where a stored run loses its time: one file for each family of bottlenecks."""

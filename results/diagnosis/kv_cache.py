@@ -1,0 +1,77 @@
+"""The KV cache: sequences that lose their blocks, and those that find no room."""
+
+from __future__ import annotations
+
+from results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
+from results.load_checks import peak_in_flight
+from results.units import count
+
+_FILLED = 0.5  # of the cache, by those that ran: their number and lengths are means
+_ROOM = (
+    "ask for less concurrency, lower max_num_seqs, or make room: kv_cache_dtype fp8, narrower "
+    "weights, more GPUs"
+)
+
+
+def preemptions(run: Looked) -> Measured:
+    """Measure how often a sequence was put back to make room, for each answered request."""
+    preempted = run.figures.metrics["preemptions"]
+    if preempted is None:
+        return untold("how often sequences were preempted")
+    if not run.answered:
+        return NOTHING_TO_SEE
+    room = run.fact("kv_tokens")
+    said = "" if room is None else f" in a cache of {room:,} tokens"
+    return Measured(
+        value=preempted / run.answered,
+        evidence=f"{count(preempted, 'preemption')} in {count(run.answered, 'request')}{said}: "
+        "what a sequence had computed is computed again",
+        remedy=_ROOM,
+    )
+
+
+def kv_room(run: Looked) -> Measured:
+    """Measure which share of what is in flight has no room: what it would hold, against the room.
+
+    A request holds its prompt, less what the prefix cache shares, and on average half of its
+    answer; without paged blocks its longest length. No more requests hold anything than there are
+    slots. Where those that ran do not fill the cache, the others wait for something else.
+    """
+    if run.toggle("batching") in ("static", "none") or not run.answered:
+        return NOTHING_TO_SEE
+    room, limit = run.fact("kv_tokens"), run.fact("running_limit")
+    if room is None:
+        return untold("the size of the KV cache")
+    contiguous = run.toggle("paged_kv") == "off"
+    each = run.fact("max_model_len") if contiguous else _held_by_one(run)
+    if not each:
+        return untold("how many tokens a request holds")
+    in_flight = peak_in_flight(run.figures.requests)
+    slots = in_flight if limit is None else min(in_flight, limit)
+    ran = _ran_at_once(run)
+    if ran is not None and ran * each < _FILLED * room:
+        return Measured(value=0.0)
+    at_once = "" if ran is None else f"; {ran:,.0f} ran at once"
+    why = ", its longest length since blocks are not paged" if contiguous else ""
+    return Measured(
+        value=max(0.0, 1 - room / (slots * each)),
+        evidence=f"{slots:,} sequences in flight would hold {slots * each:,.0f} tokens "
+        f"({each:,.0f} each{why}), the KV cache has room for {room:,}{at_once}",
+        remedy="turn paged_kv on" if contiguous else _ROOM,
+    )
+
+
+def _ran_at_once(run: Looked) -> float | None:
+    """Return how many sequences ran at once: at most where it is counted, else on average."""
+    steps, filled = run.counter("steps"), run.counter("sequence_steps")
+    mean = filled / steps if steps and filled is not None else None
+    most = run.counter("peak_running")
+    return mean if most is None else most
+
+
+def _held_by_one(run: Looked) -> float | None:
+    """Return the tokens that a request holds on average; None where they were not counted."""
+    requests = run.figures.requests[run.figures.requests["ok"]]
+    hits = run.figures.metrics["prefix_hit_rate"] or 0.0
+    held = requests["prompt_tokens"] * (1 - hits) + requests["output_tokens"] / 2
+    return None if held.isna().any() else float(held.mean())

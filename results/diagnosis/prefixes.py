@@ -1,0 +1,74 @@
+"""Prefix hits: those that could be and are not, and those that the order of a prompt hides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
+from results.units import significant
+
+
+def cache_unused(run: Looked) -> Measured:
+    """Measure what the hit rate lacks of its ceiling."""
+    ceiling, rate = (run.figures.metrics[f"prefix_hit_{name}"] for name in ("ceiling", "rate"))
+    off = "off" in (run.toggle("prefix_caching"), run.toggle("paged_kv"))
+    if ceiling is None:
+        return untold("how much of the prompts a cache could find")
+    if rate is None and not off:
+        return untold("how much of the prompts the cache found")
+    rate = 0.0 if off else rate
+    cause, remedy = _cause(run, off=off)
+    return Measured(
+        value=max(0.0, ceiling - rate),
+        evidence=f"{rate:.0%} of the prompt tokens were found in the prefix cache, {ceiling:.0%} "
+        f"could be; {_shared(run)}{cause}",
+        remedy=remedy,
+    )
+
+
+def _cause(run: Looked, *, off: bool) -> tuple[str, str]:
+    if off:
+        paged = run.toggle("paged_kv") == "off"
+        needed = "paged_kv and prefix_caching" if paged else "prefix_caching"
+        is_off = "are off" if paged else "is off"
+        return f"{needed} {is_off}", f"turn {needed} on"
+    evicted = run.counter("evicted_blocks")
+    if evicted:
+        return (
+            f"{evicted:,.0f} blocks were dropped to make room",
+            "give the KV cache room (kv_cache_dtype fp8, more GPUs), or send like requests at once",
+        )
+    known = "nothing was dropped" if evicted == 0 else "whether blocks were dropped is not counted"
+    return (
+        f"{known}: the same beginning was asked again before it had been computed once",
+        "send the shared prefix once before the load (cache: primed), or start more slowly",
+    )
+
+
+def hidden_prefix(run: Looked) -> Measured:
+    """Measure what was seen before and stands behind the first token that differs."""
+    overlap: dict[str, Any] | None = run.manifest.get("prompt_overlap")
+    if overlap is None:
+        return untold("where prompts differ")
+    if not overlap["prompt_tokens"]:
+        return NOTHING_TO_SEE
+    hidden = overlap["hidden_tokens"] / overlap["prompt_tokens"]
+    return Measured(
+        value=hidden,
+        evidence=f"{_shared(run)}{hidden:.0%} of the prompt tokens were asked before but stand "
+        "behind that place, where no prefix cache finds them",
+        remedy="put what changes (a time, an id, the user's text) behind what stays (instructions, "
+        "documents, tools)",
+    )
+
+
+def _shared(run: Looked) -> str:
+    """Return where prompts differ from those before, in words; nothing where it is not stored."""
+    overlap: dict[str, Any] | None = run.manifest.get("prompt_overlap")
+    if overlap is None:
+        return ""
+    mean = overlap["prompt_tokens"] / max(1, len(run.figures.requests))
+    return (
+        f"the median prompt begins as an earlier one for {overlap['diverge_after_tokens']:,.0f} "
+        f"tokens (of {significant(mean)} on average); "
+    )

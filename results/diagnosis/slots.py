@@ -1,0 +1,28 @@
+"""Slots of a batch that stand idle until its longest answer has ended."""
+
+from __future__ import annotations
+
+from results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
+from results.load_checks import peak_in_flight
+
+
+def idle_slots(run: Looked) -> Measured:
+    """Measure the slots that got no token in a step, of those that requests could have filled."""
+    batching = run.toggle("batching")
+    if batching is None:
+        return untold("how the engine batches")
+    in_flight = peak_in_flight(run.figures.requests) if run.answered else 0
+    if batching == "continuous" or in_flight <= 1:
+        return NOTHING_TO_SEE
+    steps, filled = run.counter("steps"), run.counter("sequence_steps")
+    if not steps or filled is None:
+        return untold("how many sequences got a token in a step")
+    limit = run.fact("running_limit")
+    slots = in_flight if limit is None or batching == "none" else min(in_flight, limit)
+    mean = filled / steps
+    return Measured(
+        value=max(0.0, 1 - mean / slots),
+        evidence=f"batching is {batching}: on average {mean:.1f} of {slots:,} slots got a token in "
+        "a step",
+        remedy="turn batching to continuous, which fills a slot as soon as an answer has ended",
+    )

@@ -1,0 +1,88 @@
+"""The diagnosis in print: a few lines for each workload at each load, however many runs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from results.diagnosis.limits import LIMIT_BY_NAME
+from results.units import count
+from results.unmeasured import unmeasured
+
+_WIDTH = 100
+_NAMED = 4  # arms that are named one by one
+_INDENT = "  "
+
+
+def diagnosis_lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a sweep's diagnosis, at most 100 columns wide."""
+    mark = f" · {found}" if (found := unmeasured(document)) else ""
+    yield from _wrapped(f"{document['name']}: {count(len(document['runs']), 'run')}{mark}", "")
+    for panel in document["panels"]:
+        yield ""
+        yield from _wrapped(panel["title"], "")
+        yield from _panel(panel)
+    yield from _unjudged(document["runs"])
+
+
+def _panel(panel: Mapping[str, Any]) -> Iterator[str]:
+    arms = len(panel["clear_arms"]) + len(
+        {one for found in panel["findings"] for one in found["bottleneck_of"]}
+    )
+    for found in panel["findings"]:
+        yield from _wrapped(f"{_title(found)}: {_whose(found, arms)}", _INDENT)
+        yield from _wrapped(f"{found['evidence_of']}: {found['evidence']}", 2 * _INDENT)
+        yield from _wrapped(f"try: {found['next']}", 2 * _INDENT)
+    if panel["clear_arms"]:
+        yield from _wrapped(f"no bottleneck found: {_names(panel['clear_arms'])}", _INDENT)
+    if panel["not_judged_arms"]:
+        none = f"not looked at, no run is good: {_names(panel['not_judged_arms'])}"
+        yield from _wrapped(none, _INDENT)
+
+
+def _title(found: Mapping[str, Any]) -> str:
+    title = LIMIT_BY_NAME[found["name"]].title
+    return title.upper() if found["bottleneck_of"] else title
+
+
+def _whose(found: Mapping[str, Any], arms: int) -> str:
+    """Return which arms have it first of all, and which beside something else."""
+    first, also = found["bottleneck_of"], found["also_in"]
+    if arms == 1:
+        return "the bottleneck" if first else "beside it"
+    parts = []
+    if first:
+        parts.append(f"the bottleneck of {len(first)} of {arms} arms ({_names(first)})")
+    if also:
+        parts.append(f"{'also' if first else 'beside another'} in {_names(also)}")
+    return "; ".join(parts)
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMED])
+    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
+
+
+def _unjudged(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield each thing that could not be judged once, and in how many runs."""
+    whys = Counter((name, why) for run in runs for name, why in run["unjudged"].items())
+    statuses = Counter(run["status"] for run in runs if not run["judged"])
+    if whys or statuses:
+        yield ""
+    for (name, why), number in whys.items():
+        title = LIMIT_BY_NAME[name].title
+        yield from _wrapped(f"not judged in {count(number, 'run')}, “{title}”: {why}", "")
+    for status, number in statuses.items():
+        yield from _wrapped(f"not looked at: {count(number, 'run')} {status}", "")
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,
+    )

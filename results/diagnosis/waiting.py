@@ -1,0 +1,95 @@
+"""Waiting: for a late client, for capacity that is not there, in the engine's queue."""
+
+from __future__ import annotations
+
+from results.backlog import backlog_of
+from results.certificate import DEGRADED, INVALID
+from results.diagnosis.kv_cache import kv_room
+from results.diagnosis.limits import LIMIT_BY_NAME
+from results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
+from results.load_checks import peak_in_flight
+from results.units import significant
+
+_PREFILL = (
+    "raise max_batched_tokens (more prompt tokens a step, longer gaps), turn prefix_caching on so "
+    "that less is computed, or add GPUs"
+)
+
+
+def client(run: Looked) -> Measured:
+    """Measure how much stands against the client of the run."""
+    certificate = run.certificate
+    if run.manifest.get("client") is None:
+        virtual = run.manifest.get("clock") == "virtual"
+        return NOTHING_TO_SEE if virtual else untold("what the client noted of itself")
+    against = [one for one in certificate["reasons"] if one["verdict"] in (DEGRADED, INVALID)]
+    if not against:
+        known = certificate["verdict"] is not None
+        return Measured(value=0) if known else untold("how late the client's loop was")
+    worst = against[0]
+    return Measured(
+        value=len(against),
+        evidence=f"{worst['verdict']}: {worst['message']}",
+        remedy=worst["remedy"] or "see docs/certificate.md",
+    )
+
+
+def arrivals(run: Looked) -> Measured:
+    """Measure what piled up in an open loop whose waits grow."""
+    if not run.open_loop:
+        return NOTHING_TO_SEE
+    backlog = backlog_of(run.figures.requests, run.figures.window)
+    if backlog is None:
+        return Measured(value=0)
+    return Measured(
+        value=backlog.in_flight_end - backlog.in_flight_middle,
+        evidence=f"{backlog.in_flight_middle:,} requests in flight half-way, "
+        f"{backlog.in_flight_end:,} at the last start; {significant(backlog.due_rps)} requests/s "
+        f"were due, {significant(backlog.answered_rps)} were answered, and "
+        f"{significant(backlog.drain_s)} s were left to do",
+        remedy=f"ask for at most {significant(backlog.answered_rps)} requests/s, or add GPUs or "
+        "servers: every further second of this load waits longer",
+    )
+
+
+def queue(run: Looked) -> Measured:
+    """Measure the share of the TTFT that the engine's queue took."""
+    queued_ns = run.counter("queued_ns")
+    if queued_ns is None:
+        return untold("the time in the engine's queue")
+    requests = run.figures.requests
+    ttft_ms = float(requests["ttft_ms"].sum())
+    if not ttft_ms > 0:
+        return untold("any TTFT")
+    share = min(1.0, queued_ns / 1e6 / ttft_ms)
+    mean_ms = queued_ns / 1e6 / max(1, run.answered)
+    mean_ttft_ms = float(requests["ttft_ms"].mean())
+    cause, remedy = _cause(run)
+    return Measured(
+        value=share,
+        evidence=f"{share:.0%} of the TTFT is the engine's queue: {significant(mean_ms)} ms of "
+        f"{significant(mean_ttft_ms)} ms on average; {cause}",
+        remedy=remedy,
+    )
+
+
+def _cause(run: Looked) -> tuple[str, str]:
+    """Return what those who wait wait for, as far as it is known, and what to try."""
+    running, limit = run.counter("peak_running"), run.fact("running_limit")
+    if run.toggle("batching") in ("static", "none"):
+        return (
+            f"batching is {run.toggle('batching')}, so they wait for a batch to end",
+            "turn batching to continuous",
+        )
+    in_flight = peak_in_flight(run.figures.requests)
+    if limit is not None and (in_flight if running is None else running) >= limit:
+        return (
+            f"all {limit:,} slots are taken",
+            "raise max_num_seqs and max_batched_tokens while KV room lasts, or ask for less",
+        )
+    room = kv_room(run)
+    if room.value is None:
+        return "neither slots nor KV room are known to be short", _PREFILL
+    if room.value > LIMIT_BY_NAME["kv_room"].above:
+        return "the KV cache is full", room.remedy
+    return "slots and KV room are left, so prompts wait for each other's prefill", _PREFILL
