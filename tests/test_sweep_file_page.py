@@ -10,15 +10,15 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 from adapters.base import BASELINE, TOGGLES
-from harness.spec import field_models, models
+from harness.spec import engine_models, field_models, models
 from harness.spec.field_models import Form
 
 PAGE = (Path(__file__).parents[1] / "docs" / "sweep-file.md").read_text(encoding="utf-8")
 SECTIONS: dict[str, type[Form]] = {
     "The whole file": models.Sweep,
     "hardware": models.Hardware,
-    "engines": models.Engine,
-    "runtime": models.RuntimeForm,
+    "engines": engine_models.Engine,
+    "runtime": engine_models.RuntimeForm,
     "base": models.Base,
     "speculative": models.Speculation,
     "tree": models.DraftTree,
