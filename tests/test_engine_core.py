@@ -166,6 +166,28 @@ def test_speculation_brings_the_mean_that_the_formula_says() -> None:
     assert mean == pytest.approx((1 - 0.78**6) / 0.22, rel=0.03)
 
 
+def test_prompts_that_come_together_are_kept_once() -> None:
+    """Computed side by side, equal beginnings end up in the same blocks, and room for more shows.
+
+    A pool of 64 blocks holds both, and a third prompt that only fits without a second copy.
+    """
+    shared = np.arange(320, dtype=np.int32)
+    tails = [np.concatenate([shared, np.full(32, i, np.int32)]) for i in (7, 8)]
+    core = EngineCore(config(num_blocks=64, max_model_len=1024), LinearTimer())
+    first, second = (core.submit(tail, 200, 0) for tail in tails)
+    now_ns, _ = core.advance(0, max_steps=4)
+    assert not core.scheduler.prefilling
+    other = core.submit(np.arange(400, dtype=np.int32) + 5000, 4, now_ns)
+
+    core.advance(now_ns, max_steps=3)
+    assert other.generated_tokens > 0
+    while core.has_work:
+        now_ns, _ = core.advance(now_ns)
+
+    assert first.table[:20].tolist() == second.table[:20].tolist()
+    assert (core.counters().preemptions, core.scheduler.kv.available) == (0, 64)
+
+
 def test_preemption_recomputes_and_loses_no_token() -> None:
     """In a pool that cannot hold all answers sequences are preempted, and end at full length."""
     core = EngineCore(config(num_blocks=256, prefix_caching=False), LinearTimer())
@@ -382,12 +404,18 @@ engines = st.fixed_dictionaries(
     seed=st.integers(0, 10**6),
     count=st.integers(1, 25),
     patience_ms=st.dictionaries(st.integers(0, 24), st.integers(0, 3000)),
+    twins=st.booleans(),
 )
 def test_no_block_is_lost_and_every_token_comes(
-    engine: dict[str, object], seed: int, count: int, patience_ms: dict[int, int]
+    engine: dict[str, object], seed: int, count: int, patience_ms: dict[int, int], twins: bool
 ) -> None:
     """Under any load, switches and clients that go away: all tokens come, all blocks come back."""
     asks = random_asks(seed, count, shared=40, suffix=(1, 100), output=(1, 200), gap_ns=2e7)
+    if twins:  # every prompt is asked twice, at once
+        asks = [
+            replace(ask, at_ns=twin.at_ns, prompt=twin.prompt)
+            for ask, twin in zip(asks, (asks[n // 2] for n in range(count)), strict=True)
+        ]
     alone = answers(engine, asks)
     asks = [
         gone(ask, ask.at_ns + patience_ms[number] * MS) if number in patience_ms else ask

@@ -63,25 +63,28 @@ class PrefixCache:
             node = child
         return np.concatenate(found)
 
-    def insert(self, ids: NDArray[np.int32], table: BlockIds) -> None:
-        """Make the whole blocks of `ids`, held in `table`, known for reuse.
+    def insert(self, ids: NDArray[np.int32], table: BlockIds) -> BlockIds:
+        """Make the whole blocks of `ids`, held in `table`, known for reuse; return the tree's own.
 
         Where the tree already knows a prefix, it keeps its own blocks for it.
         """
         rows = self._rows(ids)
-        node, matched = self._root, 0
+        node, matched, found = self._root, 0, [self._root.blocks]
         use = next(self._uses)
         while matched < len(rows):
             child = node.children.get(rows[matched].tobytes())
             if child is None:
-                self._add(node, rows[matched:], table[matched : len(rows)].copy(), use)
-                return
+                found.append(table[matched : len(rows)].copy())
+                self._add(node, rows[matched:], found[-1], use)
+                break
             same = _common(child.ids, rows[matched:])
             if same < len(child.blocks) and matched + same < len(rows):
                 child = self._split(child, same)
             child.used = use
+            found.append(child.blocks[:same])
             matched += same
             node = child
+        return np.concatenate(found)
 
     def evict(self, blocks: int) -> None:
         """Free up to `blocks` blocks that no sequence uses, least recently used first."""

@@ -98,7 +98,22 @@ class Scheduler:
         self.prefilling.remove(sequence)
         sequence.write_prefill(self.kv)
         if self.cache is not None:
-            self.cache.insert(sequence.known_ids(), sequence.table)
+            self._hold(sequence, self.cache.insert(sequence.known_ids(), sequence.table))
+
+    def _hold(self, sequence: Sequence, known: BlockIds) -> None:
+        """Let `sequence` use the blocks that the cache knows for what it computed itself.
+
+        Another one may have computed the same prompt meanwhile. Kept twice, the cache's own copy
+        would pass for free to be evicted while blocks after it are in use.
+        """
+        first = sequence.prefill_start // self.config.block_size
+        own, known = sequence.table[first : len(known)], known[first:]
+        twice = np.flatnonzero(own != known)
+        if len(twice):
+            self.kv.share(known[twice])
+            self.kv.release(own[twice])
+            own[twice] = known[twice]
+            self._no_room = False
 
     def start_decoding(self, sequence: Sequence, log_position: int) -> None:
         """Move a sequence whose prompt is computed to the decoding ones."""
