@@ -40,10 +40,14 @@ WHOLE_RUN = {  # the load whose whole run stands beside the decode steps
 
 
 def settings(
-    gpus: int = 4, *, model: str = "llama-3-70b", gpu: str = "a100-80gb", **toggles: str
+    gpus: int = 4,
+    toggles: Mapping[str, str] | None = None,
+    *,
+    model: str = "llama-3-70b",
+    gpu: str = "a100-80gb",
 ) -> EngineSettings:
     """Return the settings of one reading."""
-    values = {name: ToggleValue(value) for name, value in toggles.items()}
+    values = {name: ToggleValue(value) for name, value in (toggles or {}).items()}
     return EngineSettings(
         model=model,
         gpu=gpu,
@@ -119,7 +123,7 @@ def one_user() -> str:
 
     def rows() -> Iterator[Sequence[str]]:
         for name, toggles in readings.items():
-            roof, predicted = decode_tokens_per_s(settings(**toggles), 1, CONTEXT_TOKENS)
+            roof, predicted = decode_tokens_per_s(settings(4, toggles), 1, CONTEXT_TOKENS)
             quoted = [verdict(one, roof, predicted) for one in ONE_USER_TOKENS_PER_S]
             yield name, significant(roof), significant(predicted), *quoted
 
@@ -146,7 +150,7 @@ def hundred_users(folder: Path) -> str:
 
     def rows() -> Iterator[Sequence[str]]:
         for name, toggles, each in readings:
-            roof, predicted = decode_tokens_per_s(settings(**toggles), USERS, each)
+            roof, predicted = decode_tokens_per_s(settings(4, toggles), USERS, each)
             quoted = [verdict(one, roof, predicted) for one in HUNDRED_USERS_TOKENS_PER_S]
             yield name, significant(roof), significant(predicted), *quoted
         metrics = whole_run(folder)
