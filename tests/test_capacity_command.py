@@ -20,7 +20,7 @@ from adapters.embedded.scheduler import Scheduler
 from harness.cli import main
 from harness.commands.capacity_arguments import KV_DTYPES, QUANTIZATIONS
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "capacity.md"
 
 
 def settings(**changes: Any) -> EngineSettings:
@@ -257,9 +257,9 @@ def test_every_quantity_of_the_json_names_its_unit(capsys: pytest.CaptureFixture
     numbers(document)
 
 
-def test_the_readme_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """The page in the README is the real one, from its first line to the floors of prefill."""
+def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The text in the page is the real one, from its first line to the floors of prefill."""
     text = printed(capsys)
     shown = text[: text.index("\none user at")].strip()
 
-    assert shown in README.read_text(encoding="utf-8")
+    assert shown in PAGE.read_text(encoding="utf-8")
