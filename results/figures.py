@@ -150,6 +150,8 @@ def _caption(summary: Mapping[str, Any], kind: Kind) -> str:
         return (
             f"Ratio of the pair at the left, 95 % interval over blocks; {verdicts}; "
             f"grey: within ±{100 * summary['margin']:.0f} %."
+            + " Upright stroke: predicted (simulated), its bar what the known error leaves open."
+            * any(effect.get("predicted") for effect in summary["effects"])
         )
     if kind == "throughput":
         return (

@@ -149,7 +149,19 @@ class _Lane:
         if arm is not None and arm["status"] != "ok":
             self._hatch(place, arm["status"].upper())
         if effect is not None and effect["ratio"]:
+            self._foreseen(place, effect)
             self._ratio(place, effect, mark)
+
+    def _foreseen(self, place: float, effect: Row) -> None:
+        """Draw what was predicted, below the measured: a bar over its band, an upright stroke."""
+        predicted = effect.get("predicted")
+        if not predicted or not self.edges[0] <= predicted <= self.edges[1]:
+            return
+        low = max(effect["predicted_low"] or predicted, self.edges[0])
+        high = min(effect["predicted_high"] or predicted, self.edges[1])
+        band: Look = {"linewidth": 5, "solid_capstyle": "butt", "alpha": 0.22}
+        self.axes.plot((low, high), (place, place), color=self.colour, zorder=1, **band)
+        self.axes.plot(predicted, place, "|", markersize=8, color=self.colour, zorder=2)
 
     def _ratio(self, place: float, effect: Row, mark: str) -> None:
         ratio, verdict = effect["ratio"], effect["verdict"] or ""
