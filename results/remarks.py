@@ -10,6 +10,7 @@ from results.client_remarks import client_remarks
 from results.effects import CONTROL, VERDICT_BLOCKS
 from results.names import is_open_loop
 from results.panels import VERDICT_MARKS, Panel, arm_key, arm_title, labels, may_be_none
+from results.rows import CHECKED
 from results.statistics import needed_samples
 from results.units import ABSENT, count, ratio_text, span
 
@@ -197,6 +198,7 @@ def assumptions(summary: Row, panel: Panel | None) -> list[str]:
     """Return what was assumed of a panel's own arms; without a panel, what holds for all arms.
 
     An assumption on one value of a toggle begins with it, such as "eagle: each draft token …".
+    With them stands how far off they are known to be.
     """
     arms = summary["arms"] if panel is None else panel.arms
     kinds = {
@@ -205,7 +207,7 @@ def assumptions(summary: Row, panel: Panel | None) -> list[str]:
         for change in (arm["flipped"] or {}).values()
     }
     return [
-        f"assumed: {text.removeprefix('assumed ')}"
+        text if text.startswith(CHECKED) else f"assumed: {text.removeprefix('assumed ')}"
         for text in summary["assumptions"]
         if (text.partition(":")[0] in kinds) == (panel is not None)
     ]

@@ -18,6 +18,7 @@ from results.store import StoredRun
 
 # A certificate that holds the first against a run says what the others would.
 _TOLD_BY_CERTIFICATE = {"failed_share": ("failed_share", "some_failed")}
+CHECKED = "checked: "  # before what says how far assumed times are off
 _INNER = ("values", "requests", "assumptions", "clock")  # for the analysis only
 _PLOTTED = (
     "ttft_ms", "scheduled_ttft_ms", "tpot_ms", "e2e_ms", "scheduled_e2e_ms", "measured", "ok",
@@ -69,8 +70,14 @@ def _described(manifest: Mapping[str, Any]) -> Row:
         "notes": manifest.get("notes") or [],
         "clock": manifest.get("clock"),
         "cache": manifest.get("cache"),
-        "assumptions": (manifest.get("facts") or {}).get("assumptions") or [],
+        "assumptions": _assumptions(manifest.get("facts") or {}),
     }
+
+
+def _assumptions(facts: Mapping[str, Any]) -> list[str]:
+    """Return what simulated times rest on, and how far off they are known to be."""
+    checked = [f"{CHECKED}{text}" for text in facts.get("accuracy") or ()]
+    return [*(facts.get("assumptions") or ()), *checked]
 
 
 def _status(
