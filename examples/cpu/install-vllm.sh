@@ -17,7 +17,7 @@ TORCH=2.13.0
 folder=${1:?usage: install-vllm.sh FOLDER [PYTHON]}
 python=${2:-python3.11}
 
-if [ -x "$folder/bin/vllm" ] && "$folder/bin/vllm" --version 2>/dev/null | grep -qx "$VLLM+cpu"; then
+if [ -x "$folder/bin/vllm" ] && grep -qx "$VLLM+cpu" <<<"$("$folder/bin/vllm" --version 2>/dev/null)"; then
     echo "vLLM $VLLM+cpu is in $folder already"
     exit 0
 fi
