@@ -17,7 +17,7 @@ def diagnosis_facts(settings: EngineSettings | None, question: Question) -> dict
     the GPU, whichever engine runs it.
     """
     floor = None if settings is None else decode_floor(settings)
-    overlap = question.overlap()
+    overlap = question.overlap
     return {
         "decode_floor": None if floor is None else asdict(floor),
         "prompt_overlap": None if overlap is None else asdict(overlap),

@@ -1,5 +1,7 @@
 """The computed tables of docs/reference-numbers.md; run as a program it writes them there.
 
+Also the page of `harness capacity` in the README.
+
 Roofs and predictions come from the embedded engine's own step times; nothing is written by hand.
 """
 
@@ -19,9 +21,11 @@ from adapters.embedded.capacity import Capacity, capacity
 from adapters.embedded.config import Speculation
 from adapters.embedded.roofline import StepTime
 from adapters.embedded.speculative import ASSUMED_ACCEPTANCE, mean_tokens_per_step
+from harness.commands.capacity_text import capacity_lines
 from results.analysis import summarize
 from results.units import significant
 
+README = Path(__file__).parents[1] / "README.md"
 PAGE = Path(__file__).parents[1] / "docs" / "reference-numbers.md"
 ENGINES = ("vLLM", "SGLang", "TensorRT-LLM")
 ONE_USER_TOKENS_PER_S = (50, 55, 65)
@@ -237,7 +241,16 @@ def written(page: str, computed: Mapping[str, str]) -> str:
     return page
 
 
+def capacity_page() -> str:
+    """Return what `harness capacity` prints above its last paragraph, as the README shows it."""
+    text = "\n".join(capacity_lines(capacity(settings())))
+    return text[: text.index("\none user at")].strip()
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         now = written(PAGE.read_text(encoding="utf-8"), tables(Path(name)))
         PAGE.write_text(now, encoding="utf-8")
+    block = re.compile(r"(?<=```text\n)llama-3-70b on 4 × [^`]*(?=\n```)")
+    readme = block.sub(capacity_page(), README.read_text(encoding="utf-8"))
+    README.write_text(readme, encoding="utf-8")

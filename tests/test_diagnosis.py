@@ -275,3 +275,19 @@ def test_an_idle_engine_has_no_bottleneck(tmp_path: Path) -> None:
     run: dict[str, Any] = diagnosed(tmp_path)["baseline"]
 
     assert (run["bottleneck"], run["findings"], run["unjudged"]) == (None, [], {})
+
+
+@pytest.mark.parametrize(("toggle", "advised"), [("on", False), ("off", True)])
+def test_nothing_is_advised_that_is_done_already(
+    tmp_path: Path, toggle: str, advised: bool
+) -> None:
+    """Where prefixes are cached, caching them is no next step; where they are not, it is."""
+    run = diagnosed(
+        tmp_path,
+        base=f"{{max_model_len: 8192, prefix_caching: {toggle}}}",
+        workload=LONG_PROMPTS,
+        load="{concurrency: 16, requests: 64}",
+    )["baseline"]
+
+    for name in ("queue", "prefill_stalls"):
+        assert ("turn prefix_caching on" in finding(run, name)["next"]) is advised

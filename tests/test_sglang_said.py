@@ -197,3 +197,13 @@ def test_how_drafts_are_counted_is_said_beside_them() -> None:
     (counted,) = assumptions_of(said, draft, 140_000_000_000)
     assert "draft: each verify step counts as 3 drafted tokens" in counted
     assert "a model of 15 MB repeats itself" in assumptions_of(said, draft, 15_000_000)[1]
+
+
+def test_the_queue_of_the_first_rank_is_its_time_in_nanoseconds() -> None:
+    """Every rank of a model waits alike; one of them is counted."""
+    name = "sglang:queue_time_seconds_sum"
+    ranks = "".join(f'{name}{{tp_rank="{rank}"}} 0.75\n' for rank in (0, 1))
+
+    totals = totals_of(ServerMetrics(SCRAPE + ranks), said_by(RESOLVED), NEWEST)
+
+    assert totals.queued_ns == 750_000_000

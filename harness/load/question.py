@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from harness.load.arrivals import (
     constant_arrivals,
@@ -23,7 +24,7 @@ from workloads.prompts import hit_share
 _STEADY_SEED = 0x737465616479  # other draws than any that are measured
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, so that what takes long is kept
 class Question:
     """Conversations and, in open loop, when each starts."""
 
@@ -57,8 +58,9 @@ class Question:
         """
         return hit_share(self._shared(primed), block_tokens)
 
+    @cached_property
     def overlap(self) -> Overlap | None:
-        """Return what the prompts have in common with earlier ones; None where none is asked."""
+        """What the prompts have in common with earlier ones; the same for all arms of a block."""
         return overlap_of(self._shared(()))
 
     def _shared(self, primed: Sequence[Prompt]) -> Iterator[tuple[Prompt, int]]:

@@ -52,6 +52,12 @@ class Looked:
         return None if value == "as it is" else value
 
     @property
+    def caching_next(self) -> str:
+        """The advice to cache prefixes, before other advice; empty where that is done already."""
+        on = self.toggle("prefix_caching") == "on" and self.toggle("paged_kv") != "off"
+        return "" if on else "turn prefix_caching on so that less is computed, "
+
+    @property
     def open_loop(self) -> bool:
         """Whether requests were due at times of their own."""
         return is_open_loop(self.manifest["load"])

@@ -48,8 +48,8 @@ def _remedy(run: Looked) -> str:
     if run.toggle("chunked_prefill") == "off":
         return "turn chunked_prefill on: a step then takes a part of a prompt and all who decode"
     return (
-        "lower max_batched_tokens (smaller chunks: shorter gaps, later first tokens), turn "
-        "prefix_caching on so that less is computed, or prefill on servers of their own"
+        f"{run.caching_next}lower max_batched_tokens (smaller chunks: shorter gaps, later "
+        "first tokens), or prefill on servers of their own"
     )
 
 

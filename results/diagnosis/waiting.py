@@ -10,11 +10,6 @@ from results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
 from results.load_checks import peak_in_flight
 from results.units import significant
 
-_PREFILL = (
-    "raise max_batched_tokens (more prompt tokens a step, longer gaps), turn prefix_caching on so "
-    "that less is computed, or add GPUs"
-)
-
 
 def client(run: Looked) -> Measured:
     """Measure how much stands against the client of the run."""
@@ -88,8 +83,12 @@ def _cause(run: Looked) -> tuple[str, str]:
             "raise max_num_seqs and max_batched_tokens while KV room lasts, or ask for less",
         )
     room = kv_room(run)
+    prefill = (
+        f"{run.caching_next}raise max_batched_tokens (more prompt tokens a step, but longer gaps), "
+        "or add GPUs"
+    )
     if room.value is None:
-        return "neither slots nor KV room are known to be short", _PREFILL
+        return "neither slots nor KV room are known to be short", prefill
     if room.value > LIMIT_BY_NAME["kv_room"].above:
         return "the KV cache is full", room.remedy
-    return "slots and KV room are left, so prompts wait for each other's prefill", _PREFILL
+    return "slots and KV room are left, so prompts wait for each other's prefill", prefill
