@@ -85,7 +85,7 @@ def test_blocks_in_use_are_never_evicted() -> None:
     assert kv.free == 3
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(
     prompts=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), max_size=25),
     blocks=st.sampled_from([6, 9, 64]),
@@ -108,3 +108,22 @@ def test_it_finds_what_a_list_of_prefixes_would(prompts: list[list[int]], blocks
         known = sorted(cache.blocks().tolist())
         assert known == np.flatnonzero(kv.cached).tolist()
         assert kv.free + len(known) == blocks
+
+
+def test_what_is_in_use_is_not_looked_at_by_every_eviction() -> None:
+    """A prefix in use is younger than what nobody has asked for since, also once it is let go."""
+    kv = KvBlocks(3, SIZE)
+    cache = PrefixCache(kv)
+    for first in (1, 3, 5):
+        store(kv, cache, ids(first, first))
+    running = cache.match(ids(1, 1))
+    for first in (3, 5):
+        cache.match(ids(first, first))
+    kv.share(running)
+
+    cache.evict(1)  # passes over the oldest, which is in use, and takes the next
+    kv.release(running)
+    cache.evict(1)
+
+    assert [len(cache.match(ids(first, first))) for first in (1, 3, 5)] == [1, 0, 0]
+    assert kv.free == 2

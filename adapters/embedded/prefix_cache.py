@@ -87,7 +87,10 @@ class PrefixCache:
         return np.concatenate(found)
 
     def evict(self, blocks: int) -> None:
-        """Free up to `blocks` blocks that no sequence uses, least recently used first."""
+        """Free up to `blocks` blocks that no sequence uses, least recently used first.
+
+        What a sequence uses counts as used now, so that it is not looked at again and again.
+        """
         busy = []
         while blocks > 0 and self._leaves:
             used, order, node = heapq.heappop(self._leaves)
@@ -98,11 +101,12 @@ class PrefixCache:
                 continue
             idle = self._idle_tail(node)
             if idle == 0:
-                busy.append((used, order, node))
+                busy.append((order, node))
                 continue
             blocks -= self._trim(node, min(idle, blocks))
-        for entry in busy:
-            heapq.heappush(self._leaves, entry)
+        for order, node in busy:
+            node.used = next(self._uses)
+            heapq.heappush(self._leaves, (node.used, order, node))
 
     def clear(self) -> None:
         """Forget everything; blocks that sequences still use stay theirs."""
@@ -148,6 +152,8 @@ class PrefixCache:
 
     def _idle_tail(self, node: _Node) -> int:
         """Count the blocks at the end of `node` that no sequence uses."""
+        if self._kv.references[node.blocks[-1]]:  # and so are all before it
+            return 0
         in_use = np.flatnonzero(self._kv.references[node.blocks])
         return len(node.blocks) - (int(in_use[-1]) + 1 if len(in_use) else 0)
 
