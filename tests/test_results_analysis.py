@@ -91,7 +91,7 @@ def test_a_summary_has_the_agreed_form(tmp_path: Path) -> None:
     assert {
         "key", "arm", "block", "engine", "label", "engine_version", "engine_kind", "toggles",
         "workload", "load", "status", "reason", "certificate", "evidence", "metrics", "checks",
-        "window", "counts", "gpus", "skipped_rows", "notes",
+        "window", "counts", "gpus", "skipped_rows", "notes", "prediction",
     } <= set(run)  # fmt: skip
     assert set(run["metrics"]) == {*DISTRIBUTIONS, *SCALARS, "failures"}
     counts = {"sent": 12, "measured": 10, "ok": 12, "failed": 0}
@@ -99,12 +99,12 @@ def test_a_summary_has_the_agreed_form(tmp_path: Path) -> None:
     assert run["window"]["kind"] == "steady"
     assert set(summary["arms"][0]) == {
         "engine", "label", "arm", "workload", "load", "n_blocks", "status", "reason", "gpus",
-        "flipped", "metrics", "p99_reliable", "certificate",
+        "flipped", "metrics", "p99_reliable", "certificate", "predicted", "roof",
     }  # fmt: skip
     assert set(summary["effects"][0]) == {
         "engine", "label", "arm", "toggle", "value", "implied", "ratio_of", "workload", "load",
         "metric", "unit", "baseline", "treated", "ratio", "low", "high", "p_adjusted", "n_blocks",
-        "verdict", "others_flipped",
+        "verdict", "others_flipped", "predicted", "predicted_low", "predicted_high", "outside",
     }  # fmt: skip
 
 
