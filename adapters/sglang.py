@@ -15,7 +15,8 @@ from typing import Any
 
 from adapters.base import EngineError, EngineSettings, ServerCounters, Target, ToggleValue
 from adapters.containers import PASSING_FOLDER, Container, container_of, image_version, in_image
-from adapters.model_folder import context_tokens, model_folder, ordinary_tokens, weights_bytes
+from adapters.limits import check_context, check_limits
+from adapters.model_folder import model_folder, ordinary_tokens, weights_bytes
 from adapters.programs import (
     MissingProgramError,
     engine_env,
@@ -27,7 +28,7 @@ from adapters.runtime import Runtime
 from adapters.server import Server, ServerStart, running_server
 from adapters.server_metrics import ServerMetrics
 from adapters.sglang_checks import check_extra_args, check_toggles, off_all_the_same
-from adapters.sglang_flags import Place, kind, serve_words
+from adapters.sglang_flags import Place, serve_words
 from adapters.sglang_said import assumptions_of, effective_labels, said_by, sizes_of, totals_of
 from adapters.sglang_versions import dialect_of
 
@@ -109,7 +110,8 @@ class SglangAdapter:
         """Raise `EngineError` for what can never start, its subclass for what is not offered."""
         check_extra_args(settings)
         check_toggles(settings, _place(settings))
-        _check_limits(settings)
+        check_limits(settings, batches=("continuous",))
+        check_context(settings, unless="SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN")
         if re.match(r"[~./]", settings.model) and model_folder(settings.model, {}) is None:
             raise EngineError(f"there is no model folder {settings.model} with a config.json")
 
@@ -225,26 +227,3 @@ def _own_env(folder: Path, place: Place) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", compiled),
         **({"SGLANG_USE_CPU_ENGINE": "1"} if place.cpu else {}),
     }
-
-
-def _check_context(settings: EngineSettings) -> None:
-    """Refuse a context that SGLang would refuse a minute later, unless the author insists."""
-    folder = model_folder(settings.model, settings.env)
-    longest = None if folder is None else context_tokens(folder)
-    insists = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN" in settings.env
-    if longest is not None and settings.max_model_len > longest and not insists:
-        error = EngineError(
-            f"max_model_len {settings.max_model_len} is more than the {longest} tokens that "
-            f"{settings.model} knows (max_position_embeddings)"
-        )
-        error.add_note("lower base.max_model_len")
-        raise error
-
-
-def _check_limits(settings: EngineSettings) -> None:
-    if kind(settings, "batching") == "continuous" and settings.max_num_seqs == 1:
-        raise EngineError("max_num_seqs 1 is no batching at all: set the toggle batching to none")
-    _check_context(settings)
-    wanted = int(kind(settings, "tensor_parallel"))
-    if wanted > settings.gpu_count:
-        raise EngineError(f"tensor_parallel {wanted} needs more than {settings.gpu_count} GPUs")

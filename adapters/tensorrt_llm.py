@@ -26,7 +26,7 @@ from adapters.server import Server, ServerStart, running_server
 from adapters.server_metrics import ServerMetrics
 from adapters.tensorrt_llm_checks import (
     check_extra_args,
-    check_limits,
+    check_sizes,
     check_toggles,
     off_all_the_same,
 )
@@ -153,7 +153,7 @@ class TensorRtLlmAdapter:
         """Raise `EngineError` for what can never start, its subclass for what is not offered."""
         check_extra_args(settings)
         check_toggles(settings, dialect_of(self.version_of(settings)))
-        check_limits(settings)
+        check_sizes(settings)
         if re.match(r"[~./]", settings.model) and model_folder(settings.model, {}) is None:
             raise EngineError(f"there is no model folder {settings.model} with a config.json")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from adapters.base import EngineError, EngineSettings, UnsupportedToggleError
+from adapters.limits import check_limits
 from adapters.tensorrt_llm_options import (
     Dialect,
     batch_limit,
@@ -84,20 +85,16 @@ def check_toggles(settings: EngineSettings, dialect: Dialect) -> None:
             raise UnsupportedToggleError(f"{toggle}: {settings.toggles[toggle].label} {reason}")
 
 
-def check_limits(settings: EngineSettings) -> None:
+def check_sizes(settings: EngineSettings) -> None:
     """Raise `EngineError` for sizes that the engine would refuse, or that say another toggle."""
     if settings.gpu.lower() == "cpu":
         raise EngineError("TensorRT-LLM needs an NVIDIA GPU: hardware.gpu is cpu")
-    if _kind(settings, "batching") != "none" and settings.max_num_seqs == 1:
-        raise EngineError("max_num_seqs 1 is no batching at all: set the toggle batching to none")
+    check_limits(settings, batches=("continuous", "static"))
     if batch_limit(settings) > step_tokens(settings):
         raise EngineError(
             f"max_num_seqs {settings.max_num_seqs} must be at most max_batched_tokens "
             f"{step_tokens(settings)}: each running sequence takes a token of a step"
         )
-    wanted = int(_kind(settings, "tensor_parallel"))
-    if wanted > settings.gpu_count:
-        raise EngineError(f"tensor_parallel {wanted} needs more than {settings.gpu_count} GPUs")
 
 
 def off_all_the_same(settings: EngineSettings) -> Mapping[str, str]:

@@ -12,7 +12,8 @@ from typing import Any
 
 from adapters.base import EngineError, EngineSettings, ServerCounters, Target, ToggleValue
 from adapters.containers import PASSING_FOLDER, Container, container_of, image_version, in_image
-from adapters.model_folder import context_tokens, model_folder, ordinary_tokens
+from adapters.limits import check_context, check_limits
+from adapters.model_folder import model_folder, ordinary_tokens
 from adapters.programs import engine_env, installed_version, program_words, told_env
 from adapters.server import Server, ServerStart, running_server
 from adapters.server_metrics import ServerMetrics
@@ -200,30 +201,13 @@ def _is_cpu(settings: EngineSettings) -> bool:
     return cpu
 
 
-def _check_context(settings: EngineSettings) -> None:
-    """Refuse a context that vLLM would refuse minutes later, unless the author insists."""
-    folder = model_folder(settings.model, settings.env)
-    longest = None if folder is None else context_tokens(folder)
-    insists = "VLLM_ALLOW_LONG_MAX_MODEL_LEN" in settings.env
-    if longest is not None and settings.max_model_len > longest and not insists:
-        error = EngineError(
-            f"max_model_len {settings.max_model_len} is more than the {longest} tokens that "
-            f"{settings.model} knows (max_position_embeddings)"
-        )
-        error.add_note("lower base.max_model_len")
-        raise error
-
-
 def _check_limits(settings: EngineSettings) -> None:
-    continuous = settings.toggles["batching"].kind == "continuous"
-    if continuous and settings.max_num_seqs == 1:
-        raise EngineError("max_num_seqs 1 is no batching at all: set the toggle batching to none")
-    if continuous and settings.max_num_seqs > step_tokens(settings):
+    check_limits(settings, batches=("continuous",))
+    check_context(settings, unless="VLLM_ALLOW_LONG_MAX_MODEL_LEN")
+    if settings.toggles["batching"].kind == "continuous" and settings.max_num_seqs > step_tokens(
+        settings
+    ):
         raise EngineError(
             f"max_num_seqs {settings.max_num_seqs} must be at most max_batched_tokens "
             f"{step_tokens(settings)}: each running sequence takes a token of a step"
         )
-    _check_context(settings)
-    wanted = int(settings.toggles["tensor_parallel"].kind)
-    if wanted > settings.gpu_count:
-        raise EngineError(f"tensor_parallel {wanted} needs more than {settings.gpu_count} GPUs")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +22,7 @@ from PIL import Image
 
 from results.figures import PlannedFigure
 from results.panels import Panel, hardware_title, load_title
-from results.plots.layout import Box, log_ticks
+from results.plots.layout import Box, RowPlaces, log_ticks
 from results.remarks import engines
 from results.unmeasured import unmeasured
 
@@ -170,3 +170,32 @@ def log_axis(
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{prefix}{value:,.6g}"))
     axes.grid(visible=True, axis="x" if which == "x" else "y")
+
+
+def three_columns(
+    figure: Figure,
+    rows: RowPlaces,
+    names: Sequence[Sequence[str]],
+    edges_in: tuple[float, float, float],
+) -> Sequence[Axes]:
+    """Return three panels beside each other whose rows have names at the left, each once.
+
+    `edges_in` is what stands above and below them, and the height of all, in inches.
+    """
+    above_in, below_in, height_in = edges_in
+    columns = figure.subplots(1, 3, sharey=True)
+    columns[0].set_yticks(rows.middles, ["\n".join(lines) for lines in names], fontsize=7)
+    columns[0].set_ylim(rows.borders[-1], rows.borders[0])
+    left_px = max(extent(text).width for text in columns[0].get_yticklabels())
+    figure.subplots_adjust(
+        left=left_px / (WIDTH_IN * DPI) + 0.025,
+        right=0.985,
+        wspace=0.09,
+        top=1 - above_in / height_in,
+        bottom=below_in / height_in,
+    )
+    for axes in columns:
+        axes.hlines(
+            rows.borders[1:-1], 0, 1, GRID, linewidth=0.4, transform=axes.get_yaxis_transform()
+        )
+    return list(columns)

@@ -13,16 +13,13 @@ from results.effects import BASELINE
 from results.figures import PlannedFigure
 from results.panels import METRIC_NAMES, Panel
 from results.plots.canvas import (
-    DPI,
-    GRID,
-    WIDTH_IN,
     caption_in,
-    extent,
     head_in,
     load_legend,
     load_style,
     log_axis,
     new_figure,
+    three_columns,
 )
 from results.plots.layout import padded, row_places
 from results.side_by_side import compared_engines, engine_kinds
@@ -43,23 +40,10 @@ def engines_figure(summary: Row, planned: PlannedFigure) -> Figure:
     height_in = above_in + rows.height_in + below_in
     figure = new_figure(summary, planned, height_in)
     load_legend(figure, planned, height_in)
-    columns = figure.subplots(1, 3, sharey=True)
-    columns[0].set_yticks(rows.middles, ["\n".join(name) for name in names], fontsize=7)
-    columns[0].set_ylim(rows.borders[-1], rows.borders[0])
-    left_px = max(extent(text).width for text in columns[0].get_yticklabels())
-    figure.subplots_adjust(
-        left=left_px / (WIDTH_IN * DPI) + 0.025,
-        right=0.985,
-        wspace=0.09,
-        top=1 - above_in / height_in,
-        bottom=below_in / height_in,
-    )
+    columns = three_columns(figure, rows, names, (above_in, below_in, height_in))
     tall = rows.height_in / len(labels)
     for i, axes in enumerate(columns):
         _column(planned, labels, rows.middles, axes, i, tall)
-        axes.hlines(
-            rows.borders[1:-1], 0, 1, GRID, linewidth=0.4, transform=axes.get_yaxis_transform()
-        )
     return figure
 
 
