@@ -44,15 +44,23 @@ def foreseen(summary: Row) -> list[Foreseen]:
 
 def absent_predictions(summary: Row) -> list[str]:
     """Return why some arms have no prediction, each reason once."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, dict[str, None]]] = {}
     for run in summary["runs"]:
-        told = run.get("prediction") or {}
-        if told.get("absent"):
-            found.setdefault(told["absent"], []).append(f"{run['label']} {run['arm']}")
+        reason = (run.get("prediction") or {}).get("absent")
+        if reason:
+            arms = found.setdefault(reason, {}).setdefault(run["label"], {})
+            arms[run["arm"]] = None
     return [
-        f"not predicted: {', '.join(dict.fromkeys(arms))}: {reason}"
-        for reason, arms in found.items()
+        f"not predicted: {'; '.join(_of(label, arms, summary) for label, arms in of.items())}: "
+        f"{reason}"
+        for reason, of in found.items()
     ]
+
+
+def _of(label: str, arms: Mapping[str, None], summary: Row) -> str:
+    """Return the arms of an engine by name, or the engine alone where they are all of them."""
+    every = {run["arm"] for run in summary["runs"] if run["label"] == label}
+    return label if set(arms) == every else f"{label} {', '.join(arms)}"
 
 
 def _panel(summary: Row, panel: Panel) -> Foreseen:

@@ -15,6 +15,7 @@ from harness.measurement import Outcome
 from harness.plan.planned import PlannedRun, labels
 from harness.prediction.observations import COSTS, Equations, Steps, equations, together
 from harness.prediction.replay import Prediction
+from harness.spec.designs import BASELINE_ARM, CONTROL_ARM
 from results.metrics import run_figures
 from results.names import flatten
 from results.parquet import table_of
@@ -37,9 +38,10 @@ class Seen:
 
     @property
     def cell(self) -> tuple[str, str, str]:
-        """What it shares with its repeats: arm, workload, load."""
+        """What it shares with its repeats: arm, workload, load. The control repeats the baseline."""
         planned = self.planned
-        return planned.arm.name, planned.workload.name, planned.load.label
+        arm = BASELINE_ARM if planned.arm.name == CONTROL_ARM else planned.arm.name
+        return arm, planned.workload.name, planned.load.label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
