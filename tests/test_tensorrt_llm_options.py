@@ -21,7 +21,7 @@ from trtllm_strict import (
 from adapters.base import EngineError, EngineSettings, ToggleValue, UnsupportedToggleError
 from adapters.tensorrt_llm_checks import (
     check_extra_args,
-    check_limits,
+    check_sizes,
     check_toggles,
     off_all_the_same,
 )
@@ -288,9 +288,9 @@ def test_sizes_that_the_engine_refuses_are_refused_by_the_plan(
     changes: dict[str, Any], message: str
 ) -> None:
     """Nothing is started to find out what the settings alone tell."""
-    check_limits(settings())
+    check_sizes(settings())
     with pytest.raises(EngineError, match=message):
-        check_limits(replace(settings(), **changes))
+        check_sizes(replace(settings(), **changes))
 
 
 @pytest.mark.parametrize(

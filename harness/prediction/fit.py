@@ -38,7 +38,7 @@ class Seen:
 
     @property
     def cell(self) -> tuple[str, str, str]:
-        """What it shares with its repeats: arm, workload, load. The control repeats the baseline."""
+        """What repeats share: arm, workload, load. The control repeats the baseline."""
         planned = self.planned
         arm = BASELINE_ARM if planned.arm.name == CONTROL_ARM else planned.arm.name
         return arm, planned.workload.name, planned.load.label
