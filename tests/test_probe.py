@@ -131,15 +131,34 @@ def test_a_strict_server_is_loaded(
     assert all(left(body) for body in bodies)
 
 
-def test_the_probe_is_no_request_of_the_load(capsys: pytest.CaptureFixture[str]) -> None:
-    """It asks for one token, before the first, and is in no record."""
+OPEN = ("--rate", "50", "--duration", "0.1 s", "--arrivals", "constant")
+
+
+def test_a_server_that_takes_all_gets_the_load_and_no_request_more(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A closed loop that is refused has lost no time, so nothing needs to be asked before it."""
     with raw_server() as server:
         main(["load", server.url, "--model", "m", "--requests", "3", "--json"])
         tokens = [body["max_tokens"] for body in server.bodies]
 
+    assert tokens == [256, 256, 256]
+    assert json.loads(capsys.readouterr().out)["runs"][0]["counts"]["sent"] == 3
+
+
+def test_before_an_open_loop_one_request_for_one_token_is_sent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Else a strict server would refuse the whole length of it; it is in no record."""
+    with raw_server(strict(lambda asked: "seed" in asked)) as server:
+        main(["load", server.url, "--model", "m", *OPEN, "--json"])
+        bodies = list(server.bodies)
+
     summary = json.loads(capsys.readouterr().out)
-    assert tokens == [1, 256, 256, 256]
-    assert summary["runs"][0]["counts"]["sent"] == 3
+    sent = summary["runs"][0]["counts"]["sent"]
+    assert [body["max_tokens"] for body in bodies[-sent:]] == [256] * sent
+    assert {body["max_tokens"] for body in bodies[:-sent]} == {1}
+    assert summary["runs"][0]["counts"]["failed"] == 0
 
 
 def test_a_server_that_answers_the_probe_oddly_is_loaded_all_the_same(
@@ -151,8 +170,9 @@ def test_a_server_that_answers_the_probe_oddly_is_loaded_all_the_same(
         return refused("busy", "503 X") if asked["max_tokens"] == 1 else good(asked)
 
     with raw_server(answer) as server:
-        main(["load", server.url, "--model", "m", "--requests", "3", "--json"])
+        main(["load", server.url, "--model", "m", *OPEN, "--json"])
 
     summary = json.loads(capsys.readouterr().out)
-    assert summary["runs"][0]["metrics"]["completed"] == 3
+    counts = summary["runs"][0]["counts"]
+    assert counts["ok"] == counts["sent"] > 3
     assert summary["notes"] == []

@@ -19,7 +19,7 @@ from harness.diagnosis_facts import diagnosis_facts
 from harness.environment import git_commit, host_facts
 from harness.interrupts import answering_interrupts
 from harness.load.play import Answered, Played, PlayInterrupted, play_http
-from harness.load.probe import probe
+from harness.load.probe import probe, refused
 from harness.load.prompt_counts import prompt_counts
 from harness.load.question import Question, question_of
 from harness.load.worker_count import worker_count
@@ -66,7 +66,7 @@ def load_server(order: LoadOrder, answered: Answered) -> dict[str, Any]:
         folder = order.out or Path(kept.enter_context(tempfile.TemporaryDirectory())) / "load"
         create_sweep(folder)
         try:
-            return _stored(_probed(order), question, folder, answered)
+            return _stored(order, question, folder, answered)
         except BaseException:
             if not run_folder(folder, _RUN).exists():
                 shutil.rmtree(folder, ignore_errors=True)  # so that the order can be given again
@@ -106,7 +106,7 @@ def _stored(
     order: LoadOrder, question: Question, folder: Path, answered: Answered
 ) -> dict[str, Any]:
     """Return the summary of the run, stored in `folder`; an interrupt does not end the storing."""
-    run = _run(order, question, answered)
+    order, run = _accepted(order, question, answered)
     with answering_interrupts(lambda: None):
         write_sweep(folder, _document(order, run.started))
         write_run(folder, _RUN, _manifest(order, question, run), run.played.records)
@@ -114,6 +114,24 @@ def _stored(
         if order.dialect is None:
             return summary
         return {**summary, "dialect": dialect_document(folder, order.dialect, summary)}
+
+
+def _accepted(order: LoadOrder, question: Question, answered: Answered) -> tuple[LoadOrder, _Run]:
+    """Return what came of the load, and the order as the server takes it.
+
+    Where it refuses every request of a closed loop, which takes no time, it is asked which field it
+    does not take, and the load begins again without. An open loop would be refused for its whole
+    length, so there that is asked first.
+    """
+    if order.load.mode != "concurrency":
+        order = _probed(order)
+        return order, _run(order, question, answered)
+    run = _run(order, question, answered)
+    if run.interrupted is None and all(map(refused, run.played.records)):
+        taken = _probed(order)
+        if taken.endpoint.target != order.endpoint.target:
+            return taken, _run(taken, question, lambda _: None)
+    return order, run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

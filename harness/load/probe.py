@@ -1,4 +1,4 @@
-"""One small request before a load: which optional fields a server takes, so that no other is sent.
+"""One small request beside a load: which optional fields a server takes, so that no other is sent.
 
 Servers differ in what they refuse, and one that refuses a field refuses every request of a load.
 """
@@ -66,15 +66,15 @@ def settled(target: Target, ask: Try) -> Probed:
     all are left out, at last the token ids too, and added again one by one.
     """
     first = ask(target)
-    if not _refused(first):
+    if not refused(first):
         return Probed(target=target)
     words = first.error or ""
     for name in sorted(_optional(target), key=lambda name: name not in words):
         less = _without(target, name)
-        if not _refused(ask(less)):
+        if not refused(ask(less)):
             return Probed(target=less, notes=(_note(name, words),))
     for barest in _barest(target):
-        if not _refused(ask(barest)):
+        if not refused(ask(barest)):
             return _refilled(target, barest, ask, words)
     return Probed(target=target)  # it is none of the fields; the load tells what it is
 
@@ -83,7 +83,7 @@ def _refilled(target: Target, barest: Target, ask: Try, words: str) -> Probed:
     kept = barest
     for name in reversed(_optional(target)):
         more = replace(kept, fields=kept.fields | {name})
-        if not _refused(ask(more)):
+        if not refused(ask(more)):
             kept = more
     notes = [_note(name, words) for name in _optional(target) if name not in kept.fields]
     if kept.vocabulary is None and target.vocabulary is not None:
@@ -108,7 +108,8 @@ def _without(target: Target, name: str) -> Target:
     return replace(target, fields=target.fields - gone)
 
 
-def _refused(record: RequestRecord) -> bool:
+def refused(record: RequestRecord) -> bool:
+    """Return whether a server said that it does not take what it was asked."""
     return record.error_kind in _REFUSALS
 
 
