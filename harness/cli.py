@@ -69,19 +69,21 @@ def _run(arguments: argparse.Namespace) -> int:
     """Return the exit code of one command; foreseen errors are told."""
     # Everything heavy comes in here, so that `harness --help` answers at once.
     from harness import output  # noqa: PLC0415
-    from harness.commands.table import COMMANDS, FORESEEN  # noqa: PLC0415
+    from harness.commands.table import command, is_foreseen  # noqa: PLC0415
 
     output.spell_anything()
     try:
-        code = COMMANDS[arguments.command](arguments)
+        code = command(arguments.command)(arguments)
         with output.printing():  # what the command left in the buffer
             return code
-    except FORESEEN as error:
-        _tell(error)
-        return RUN_WENT_WRONG if _has_begun(arguments) else WRONG_BEFORE_START
     except output.OutputError as error:
         _tell(error)
         return RUN_WENT_WRONG
+    except Exception as error:
+        if not is_foreseen(error):
+            raise
+        _tell(error)
+        return RUN_WENT_WRONG if _has_begun(arguments) else WRONG_BEFORE_START
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -48,7 +48,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     fourth: type[EngineAdapter] = getattr(module, adapter)
     table = {**adapters.ENGINES, name: fourth}
     monkeypatch.setattr(adapters, "ENGINES", table)
-    monkeypatch.setattr("harness.commands.sweeps.ENGINES", table)
+    monkeypatch.setattr("harness.commands.plan.ENGINES", table)
     path = tmp_path / "sweep.yaml"
     path.write_text(
         SWEEP.format(model=f"tiny-{tmp_path.name}", python=sys.executable, program=PROGRAM),

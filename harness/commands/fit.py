@@ -11,12 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from adapters import ENGINES
 from adapters.base import EngineError
 from adapters.embedded.fitted import StepProfile
 from adapters.embedded.profile_file import profile_text
+from harness.commands.plan import all_adapters, planned_sweep
 from harness.output import PlainConsole, printing
-from harness.plan.make import make_plan
 from harness.plan.planned import Plan, PlannedRun, labels
 from harness.prediction.fit import (
     METRICS,
@@ -30,7 +29,6 @@ from harness.prediction.fit import (
 )
 from harness.prediction.replay import predict
 from harness.questions import Questions
-from harness.spec import load_sweep
 from results.store import StoredRun, StoreError, read_runs, read_sweep, write_text
 from results.tables import plain_table, print_within
 
@@ -76,12 +74,11 @@ def _plan_again(folder: Path, named: Path | None) -> Plan:
     Raises `StoreError` where it is another plan: what the file's variables stand for has changed.
     """
     told = read_sweep(folder)
-    adapters = {name: adapter() for name, adapter in ENGINES.items()}
     with TemporaryDirectory() as passing:
         path = named or Path(passing) / str(told.get("file") or "sweep.yaml")
         if named is None:
             path.write_text(str(told.get("sweep") or ""), encoding="utf-8")
-        plan = make_plan(load_sweep(path, engines=tuple(adapters)), adapters)
+        plan = planned_sweep(path, all_adapters())
     if not {run.key for run in plan.planned} & {run["key"] for run in told["planned"]}:
         error = StoreError(f"{folder}: its sweep file now plans other runs than were stored")
         error.add_note("set the variables in it as when it was run, or name the file with --sweep")

@@ -1,32 +1,24 @@
-"""`harness run`, `plan` and `report`: read, plan, run, rebuild, show."""
+"""`harness run` and `report`: read, plan, run, rebuild, show."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from rich.text import Text
 
-from adapters import ENGINES
-from adapters.base import EngineAdapter
+from harness.commands.plan import all_adapters, planned_sweep, print_json
 from harness.output import PlainConsole, printing
-from harness.plan.document import plan_document
-from harness.plan.make import make_plan
-from harness.plan.planned import Plan
 from harness.plan.selection import select
-from harness.plan.text import print_plan
 from harness.progress import LiveProgress
 from harness.quickstart import quickstart
 from harness.reporting import rebuild
-from harness.spec import load_sweep
 from harness.sweep import Sweep
 from results.dialects.block import dialect_block
 from results.dialects.document import dialect_document
@@ -39,8 +31,8 @@ _WENT_WRONG = {"failed", "void", "invalid"}
 
 def run(arguments: argparse.Namespace) -> int:
     """Do a sweep and report on it; return the exit code."""
-    adapters = _adapters()
-    plan = _planned(arguments.sweep or quickstart(), adapters)
+    adapters = all_adapters()
+    plan = planned_sweep(arguments.sweep or quickstart(), adapters)
     if arguments.only is not None:
         plan = select(plan, arguments.only)
     plan.check_programs()
@@ -49,17 +41,6 @@ def run(arguments: argparse.Namespace) -> int:
     with LiveProgress(PlainConsole(stderr=True), len(plan.planned)) as progress:
         Sweep(plan, adapters, folder).run(progress)
     return _show(folder, as_json=arguments.json)
-
-
-def plan(arguments: argparse.Namespace) -> int:
-    """Show what a sweep will do; start nothing."""
-    planned = _planned(arguments.sweep, _adapters())
-    with printing():
-        if arguments.json:
-            _print_json(plan_document(planned))
-        else:
-            print_plan(planned, PlainConsole())
-    return 0
 
 
 def report(arguments: argparse.Namespace) -> int:
@@ -79,14 +60,6 @@ def exit_code(statuses: Iterable[str]) -> int:
     """Return 0 where something was measured and nothing went wrong, else 1."""
     seen = set(statuses)
     return 1 if _WENT_WRONG & seen or "ok" not in seen else 0
-
-
-def _adapters() -> dict[str, EngineAdapter]:
-    return {name: adapter() for name, adapter in ENGINES.items()}
-
-
-def _planned(path: Path, adapters: Mapping[str, EngineAdapter]) -> Plan:
-    return make_plan(load_sweep(path, engines=tuple(adapters)), adapters)
 
 
 def _new_folder(out: Path | None, name: str) -> Path:
@@ -111,7 +84,7 @@ def _show(folder: Path, *, as_json: bool, dialect: str | None = None) -> int:
     )
     with printing():
         if as_json:
-            _print_json(summary if told is None else {**summary, "dialect": told})
+            print_json(summary if told is None else {**summary, "dialect": told})
         else:
             print_summary(summary, PlainConsole())
             sys.stdout.write("" if told is None else f"\n{dialect_block(summary, told)}\n")
@@ -127,7 +100,3 @@ def _missing(statuses: Counter[str], not_run: int) -> Iterator[str]:
     planned = statuses.total() - statuses["skipped"]
     if not_run:
         yield f"{planned - not_run} of {planned} planned runs are stored; the others did not finish"
-
-
-def _print_json(document: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")

@@ -1,35 +1,46 @@
-"""The commands by their names, and the errors that each may end with."""
+"""The commands by their names, and the errors that each may end with.
+
+A command brings in what it needs and no more: Python takes seconds to read pandas, scipy and
+matplotlib, and `harness capacity` wants none of them.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
+from importlib import import_module
 
-from adapters.base import EngineError
-from harness.commands.calibrate import calibrate
-from harness.commands.capacity import capacity
-from harness.commands.diagnose import diagnose
-from harness.commands.engines import engines
-from harness.commands.fit import fit
-from harness.commands.load import load
-from harness.commands.serve import serve
-from harness.commands.sweeps import plan, report, run
-from harness.spec import SpecError
-from results.store import StoreError
-from workloads.base import WorkloadError
-
-# What a user can cause: one type a package.
-FORESEEN = (SpecError, WorkloadError, EngineError, StoreError)
-
-COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
-    "run": run,
-    "plan": plan,
-    "report": report,
-    "diagnose": diagnose,
-    "load": load,
-    "fit": fit,
-    "serve": serve,
-    "calibrate": calibrate,
-    "engines": engines,
-    "capacity": capacity,
+# Name → the module that holds a function of that name.
+_MODULES: Mapping[str, str] = {
+    "run": "sweeps",
+    "plan": "plan",
+    "report": "sweeps",
+    "diagnose": "diagnose",
+    "load": "load",
+    "fit": "fit",
+    "serve": "serve",
+    "calibrate": "calibrate",
+    "engines": "engines",
+    "capacity": "capacity",
 }
+# What a user can cause: one type a package.
+_FORESEEN: Mapping[str, str] = {
+    "harness.spec": "SpecError",
+    "workloads.base": "WorkloadError",
+    "adapters.base": "EngineError",
+    "results.store": "StoreError",
+}
+
+
+def command(name: str) -> Callable[[argparse.Namespace], int]:
+    """Return what a command does: arguments in, exit code out."""
+    found: Callable[[argparse.Namespace], int] = getattr(
+        import_module(f"harness.commands.{_MODULES[name]}"), name
+    )
+    return found
+
+
+def is_foreseen(error: Exception) -> bool:
+    """Return whether a user caused this error, so that its words are enough."""
+    kinds = tuple(getattr(import_module(module), name) for module, name in _FORESEEN.items())
+    return isinstance(error, kinds)
