@@ -71,7 +71,7 @@ def _panel(summary: Row, panel: Panel) -> Foreseen:
         title=panel.title,
         arm_heads=_arm_heads(panel, roofs=roofs),
         arms=tuple((_name(arm, several), *_arm_cells(arm, panel, roofs=roofs)) for arm in shown),
-        effect_heads=("toggle", "ratio", *(METRIC_NAMES[metric] for metric in panel.primary)),
+        effect_heads=("toggle", "ratio of", "measured ×", "predicted ×", "its band", ""),
         effects=tuple(
             row
             for arm in shown
@@ -103,26 +103,25 @@ def _arm_cells(arm: Row, panel: Panel, *, roofs: bool) -> Iterator[str]:
 
 
 def _effect_rows(panel: Panel, arm: Row, several: bool) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each metric; the toggle's name stands in the first."""
     effects = [panel.effect(arm, metric) for metric in panel.primary]
-    if not any(effect and effect.get("predicted") for effect in effects):
-        return
-    yield (_name(arm, several), "measured", *(_measured(effect) for effect in effects))
-    yield ("", "predicted", *(_predicted(effect) for effect in effects))
+    told = [effect for effect in effects if effect and effect.get("predicted")]
+    for number, effect in enumerate(told):
+        yield (
+            "" if number else _name(arm, several),
+            METRIC_NAMES[effect["metric"]],
+            _measured(effect),
+            ratio_text(effect["predicted"]),
+            interval_text(effect["predicted_low"], effect["predicted_high"]),
+            OUTSIDE if effect["outside"] else "",
+        )
 
 
-def _measured(effect: Row | None) -> str:
-    if effect is None or effect["ratio"] is None:
+def _measured(effect: Row) -> str:
+    if effect["ratio"] is None:
         return ABSENT
     interval = f" [{interval_text(effect['low'], effect['high'])}]" if effect["low"] else ""
     return ratio_text(effect["ratio"]) + interval
-
-
-def _predicted(effect: Row | None) -> str:
-    if effect is None or effect.get("predicted") is None:
-        return ABSENT
-    low, high = effect["predicted_low"], effect["predicted_high"]
-    band = "" if low is None else f" [{interval_text(low, high)}]"
-    return ratio_text(effect["predicted"]) + band + f" {OUTSIDE}" * bool(effect["outside"])
 
 
 def _remarks(panel: Panel) -> Iterator[str]:
@@ -131,13 +130,12 @@ def _remarks(panel: Panel) -> Iterator[str]:
         "95 % interval of a measured ratio, the band that the known error leaves a predicted one"
     )
     yield from _bases(panel.runs)
-    outside = [effect for effect in panel.effects if effect.get("outside")]
-    for effect in outside:
-        if effect["metric"] in panel.primary:
+    for effect in panel.effects:
+        again = effect["arm"] == CONTROL and effect["metric"] in panel.primary
+        if again and effect.get("outside"):
             yield (
-                f"{OUTSIDE} the predicted band: {effect['label']} {effect['arm']}, "
-                f"{METRIC_NAMES[effect['metric']]}: measured × {ratio_text(effect['ratio'])}, "
-                f"predicted × {ratio_text(effect['predicted'])}"
+                f"{OUTSIDE}, though nothing was flipped: {effect['label']} {effect['arm']}, "
+                f"{METRIC_NAMES[effect['metric']]} × {ratio_text(effect['ratio'])}"
             )
     if any((arm.get("roof") or {}).get("decode") for arm in panel.arms):
         yield (
@@ -152,6 +150,12 @@ def _bases(runs: Sequence[Row]) -> list[str]:
     for run in runs:
         prediction = run.get("prediction") or {}
         if prediction.get("values"):
-            errors = "; ".join(prediction["errors"]) or "its error is not known"
+            errors = "; ".join(map(_in_words, prediction["errors"])) or "its error is not known"
             told[f"{run['label']}: {prediction['basis']}; {errors}"] = None
     return list(told)
+
+
+def _in_words(sentence: str) -> str:
+    """Return what is said of an error with the metric's name as tables write it."""
+    metric, colon, rest = sentence.partition(":")
+    return METRIC_NAMES.get(metric, metric) + colon + rest
