@@ -111,7 +111,8 @@ def _draw_column(
 def _edges(effects: Sequence[Row | None]) -> tuple[float, float]:
     """The smallest and largest ratio to be shown, and the intervals as far as they matter."""
     found = [effect for effect in effects if effect and effect["ratio"]]
-    ratios = [effect["ratio"] for effect in found]
+    predicted = [effect["predicted"] for effect in found if effect.get("predicted")]
+    ratios = [*(effect["ratio"] for effect in found), *predicted]
     low, high = min([*ratios, 0.9]), max([*ratios, 1.1])
     lows = [effect["low"] for effect in found if effect["low"]]
     highs = [effect["high"] for effect in found if effect["high"]]
