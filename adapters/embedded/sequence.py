@@ -12,7 +12,9 @@ from adapters.embedded.speculative import mix, tokens_per_step
 # An answer's tokens hash what was read at most this many tokens ago; then all of it is read again.
 READ_EVERY_TOKENS = 128
 VOCABULARY = 128_000
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+_STRIDE = np.arange(READ_EVERY_TOKENS, dtype=np.uint64) * np.uint64(_GOLDEN)
 
 
 class Sequence:
@@ -92,6 +94,8 @@ class Sequence:
 
     def known_ids(self) -> NDArray[np.int32]:
         """Return prompt and answer so far, as ids."""
+        if not self._known_tokens:
+            return self.prompt_ids
         return np.concatenate([self.prompt_ids, self.output_ids[: self._known_tokens]])
 
     def write_prefill(self, kv: KvBlocks) -> None:
@@ -174,6 +178,7 @@ class Sequence:
 
 def _answer(state: int, first: int, last: int) -> NDArray[np.int32]:
     """Return the ids of positions `first`…`last` − 1 of a sequence whose ids hash to `state`."""
-    positions = np.arange(first, last, dtype=np.uint64)
-    words = mix(np.uint64(state) + positions * _GOLDEN)
-    return (words % np.uint64(VOCABULARY)).astype(np.int32)
+    start = (state + first * _GOLDEN) & _MASK
+    words = mix(_STRIDE[: last - first] + np.uint64(start))
+    words %= np.uint64(VOCABULARY)
+    return words.astype(np.int32)
