@@ -144,7 +144,7 @@ class Sequence:
                     verified += last - first
                 pieces.append(span)
         events = np.concatenate(pieces) if pieces else np.empty((0, 2), np.int64)
-        tokens = int(events[:, 1].sum())
+        tokens = int(events[:, 1].sum()) if speculation else len(events)
         if tokens > self.generated_tokens:  # the last draft reached past the end of the answer
             events[-1, 1] -= tokens - self.generated_tokens
         return events
