@@ -170,8 +170,10 @@ class Scheduler:
         counts, taken = missing[columns].tolist(), 0
         blocks = self._allocate(sum(counts))
         for column, count in zip(columns.tolist(), counts, strict=True):
-            self._append(self.decoding.sequences[column], blocks[taken : taken + count])
+            sequence, first = self.decoding.sequences[column], taken
             taken += count
+            sequence.table[sequence.blocks : sequence.blocks + count] = blocks[first:taken]
+            sequence.blocks += count
         self.decoding.add_capacity(missing * self.config.block_size)
 
     def _take(self, sequence: Sequence, budget: int, chunks: list[tuple[Sequence, int]]) -> int:

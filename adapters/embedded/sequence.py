@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from adapters.embedded.config import Speculation
 from adapters.embedded.kv_blocks import BlockIds, KvBlocks
-from adapters.embedded.speculative import mix, tokens_per_step
+from adapters.embedded.speculative import mix, mixed_word, tokens_per_step
 
 # An answer's tokens hash what was read at most this many tokens ago; then all of it is read again.
 READ_EVERY_TOKENS = 128
@@ -179,6 +179,8 @@ class Sequence:
 def _answer(state: int, first: int, last: int) -> NDArray[np.int32]:
     """Return the ids of positions `first`…`last` − 1 of a sequence whose ids hash to `state`."""
     start = (state + first * _GOLDEN) & _MASK
+    if last - first == 1:  # one of every answer: an array of one costs ten times as much
+        return np.array([mixed_word(start) % VOCABULARY], dtype=np.int32)
     words = mix(_STRIDE[: last - first] + np.uint64(start))
     words %= np.uint64(VOCABULARY)
     return words.astype(np.int32)
