@@ -90,7 +90,7 @@ class KvBlocks:
     def share(self, blocks: BlockIds) -> None:
         """Add a reference to each of `blocks`; an evictable block is in use again."""
         held = self.references[blocks]
-        self.evictable -= len(held) - np.count_nonzero(held)
+        self.evictable -= len(held) - int(np.count_nonzero(held))
         self.references[blocks] = held + 1
 
     def release(self, blocks: BlockIds) -> None:
@@ -102,7 +102,7 @@ class KvBlocks:
             self._push(unused[:: self.region_blocks])
             return
         held = self.cached[unused]
-        self.evictable += np.count_nonzero(held)
+        self.evictable += int(np.count_nonzero(held))
         self._push(unused[~held])
 
     def hold(self, blocks: BlockIds) -> None:
