@@ -51,7 +51,7 @@ class Case:
 
 
 CASES = (
-    Case("output tokens/s, 100 running", 100, 4000, 256, "output_tokens", 300_000),
+    Case("output tokens/s, 100 running", 100, 4000, 256, "output_tokens", 1_000_000),
     Case("steps/s, 1 running", 1, 400, 512, "steps", 50_000),
 )
 

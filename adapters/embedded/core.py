@@ -212,8 +212,9 @@ class EngineCore:
         """Run decode-only steps up to the next event; return (end in ns, steps)."""
         batch, queries = self.scheduler.decoding, self.config.queries
         fixed_s, slope_s = self._timer.decode_line(len(batch), queries)
-        context = int(batch.context.sum()) + len(batch) * queries
-        most = int(batch.remaining.min()) if max_steps is None else max_steps
+        context = batch.context_tokens + len(batch) * queries
+        most = int(batch.remaining.min())
+        most = most if max_steps is None else min(most, max_steps)
         if horizon_ns is not None:  # steps only get longer as contexts grow
             left_s = max(0, horizon_ns - now_ns) / _NS  # copying may have passed it
             most = min(most, 1 + int(left_s / (fixed_s + slope_s * context)))
@@ -223,20 +224,21 @@ class EngineCore:
         steps = progress.steps
         if horizon_ns is not None:
             steps = min(steps, 1 + int(np.searchsorted(ends_ns, horizon_ns)))
-        steps = self.scheduler.steps_with_room(progress.room, steps)
-        self.scheduler.grow(progress.room(steps))
+        steps = self.scheduler.grow(progress.room, steps)
         self._decode(progress, ends_ns[:steps])
         self._counts.graph_steps += steps if self.config.cuda_graphs else 0
         return int(ends_ns[steps - 1]), steps
 
     def _progress(self, most: int) -> Progress:
-        """Return what up to `most` steps bring, at the latest until an answer is complete."""
+        """Return what up to `most` steps bring, at the latest until an answer is complete.
+
+        An answer lacks at least `most` tokens.
+        """
         batch = self.scheduler.decoding
-        tokens = None
-        if self.config.speculation is not None:
-            most = min(most, _SPECULATIVE_STEPS)
-            tokens = batch.tokens_of(most)
-        progress = Progress(most, len(batch), self.config.queries, tokens)
+        if self.config.speculation is None:
+            return Progress(most, len(batch), self.config.queries, None)
+        most = min(most, _SPECULATIVE_STEPS)
+        progress = Progress(most, len(batch), self.config.queries, batch.tokens_of(most))
         progress.until_first_end(batch.remaining)
         return progress
 
@@ -245,7 +247,7 @@ class EngineCore:
         self._note_starts(step, now_ns)
         batch, queries = self.scheduler.decoding, self.config.queries
         decoding = len(batch) if step.decode else 0
-        context = int(batch.context.sum()) + decoding * queries if decoding else 0
+        context = batch.context_tokens + decoding * queries if decoding else 0
         chunks = [(tokens, sequence.computed_tokens) for sequence, tokens in step.chunks]
         done = sum(
             sequence.computed_tokens + tokens == sequence.target_tokens
@@ -272,9 +274,7 @@ class EngineCore:
     def _decode(self, progress: Progress, ends_ns: NDArray[np.int64]) -> None:
         """Let every decoding sequence take the steps that end at `ends_ns`."""
         batch, steps = self.scheduler.decoding, len(ends_ns)
-        before = int(batch.remaining.sum())
-        batch.advance(progress.after(steps), steps)
-        brought = before - int(batch.remaining.sum())
+        brought = batch.advance(progress.after(steps), steps)
         self._log.extend(ends_ns)
         self._counts.steps += steps
         self._counts.output_tokens += brought

@@ -25,6 +25,7 @@ class DecodeBatch:
 
     def __init__(self, limit: int, speculation: Speculation | None) -> None:
         self.sequences: list[Sequence] = []
+        self.context_tokens = 0  # of all sequences together
         self._speculation = speculation
         self._state = np.zeros((5, limit), dtype=np.int64)
         self._keys = np.zeros(limit, dtype=np.uint64)
@@ -53,6 +54,7 @@ class DecodeBatch:
         self._state[:, column] = (
             context, remaining, capacity_tokens, sequence.total_tokens, verified,
         )  # fmt: skip
+        self.context_tokens += context
         if self._speculation:
             self._keys[column] = sequence.key
 
@@ -68,55 +70,66 @@ class DecodeBatch:
         keys = self._keys[:count]
         return tokens_per_step(self._speculation, keys, first, steps)
 
-    def missing_tokens(self, room: Tokens) -> NDArray[np.int64]:
-        """Return the room that each sequence lacks to have `room` more tokens in the KV."""
+    def missing_blocks(self, room: Tokens, block_tokens: int) -> NDArray[np.int64]:
+        """Return the blocks that each sequence lacks to have `room` more tokens in the KV."""
         count = len(self.sequences)
-        needed = np.minimum(self._state[_CONTEXT, :count] + room, self._state[_TOTAL, :count])
-        missing: NDArray[np.int64] = np.maximum(needed - self._state[_CAPACITY, :count], 0)
-        return missing
+        missing: NDArray[np.int64] = self._state[_CONTEXT, :count] + room
+        np.minimum(missing, self._state[_TOTAL, :count], out=missing)
+        missing -= self._state[_CAPACITY, :count]
+        missing += block_tokens - 1
+        missing //= block_tokens
+        return np.maximum(missing, 0, out=missing)
 
-    def add_capacity(self, column: int, tokens: int) -> None:
-        """Note that the sequence at `column` got blocks for `tokens` more tokens."""
-        self._state[_CAPACITY, column] += tokens
+    def add_capacity(self, tokens: NDArray[np.int64]) -> None:
+        """Note that each sequence got blocks for so many more tokens, shape (sequences,)."""
+        self._state[_CAPACITY, : len(self.sequences)] += tokens
 
-    def advance(self, tokens: Tokens, steps: int) -> None:
-        """Note that `steps` steps brought each sequence `tokens` tokens."""
+    def advance(self, tokens: Tokens, steps: int) -> int:
+        """Note that `steps` steps brought each sequence `tokens` tokens; return those of all.
+
+        One number for all never reaches past the end of an answer; drafts do.
+        """
         count = len(self.sequences)
-        brought = np.minimum(tokens, self._state[_REMAINING, :count])
-        self._state[_CONTEXT, :count] += brought
-        self._state[_REMAINING, :count] -= brought
-        self._state[_VERIFIED, :count] += steps
+        if isinstance(tokens, int):
+            self._state[_CONTEXT, :count] += tokens
+            self._state[_REMAINING, :count] -= tokens
+            total = tokens * count
+        else:
+            brought = np.minimum(tokens, self._state[_REMAINING, :count])
+            self._state[_CONTEXT, :count] += brought
+            self._state[_REMAINING, :count] -= brought
+            self._state[_VERIFIED, :count] += steps
+            total = int(brought.sum())
+        self.context_tokens += total
+        return total
 
     def take_finished(self, log_position: int) -> list[Sequence]:
         """Remove and return the sequences whose answer is complete, in admission order."""
-        done = self.remaining == 0
-        if not done.any():
-            return []
-        return self._remove(done, log_position)
+        done: list[int] = (self.remaining == 0).nonzero()[0].tolist()
+        return self._remove(done, log_position) if done else []
 
     def take_last(self, log_position: int) -> Sequence:
         """Remove and return the sequence that was admitted last."""
-        last = np.zeros(len(self.sequences), dtype=np.bool_)
-        last[-1] = True
-        return self._remove(last, log_position)[0]
+        return self._remove([len(self.sequences) - 1], log_position)[0]
 
     def take(self, sequence: Sequence, log_position: int) -> None:
         """Remove `sequence`, whose answer nobody waits for any more."""
-        gone = np.array([one is sequence for one in self.sequences], dtype=np.bool_)
-        self._remove(gone, log_position)
+        self._remove([self.sequences.index(sequence)], log_position)
 
     def sync(self, log_position: int) -> None:
         """Bring the sequences' own counts up to date with the arrays."""
         for column in range(len(self.sequences)):
             self._sync(column, log_position)
 
-    def _remove(self, gone: NDArray[np.bool_], log_position: int) -> list[Sequence]:
-        columns = np.flatnonzero(gone).tolist()
+    def _remove(self, columns: list[int], log_position: int) -> list[Sequence]:
         removed = [self._sync(column, log_position) for column in columns]
-        count, kept = len(self.sequences), np.flatnonzero(~gone)
-        self._state[:, : len(kept)] = self._state[:, :count][:, kept]
-        self._keys[: len(kept)] = self._keys[:count][kept]
-        self.sequences = [self.sequences[column] for column in kept.tolist()]
+        for column in reversed(columns):
+            count = len(self.sequences)
+            self.context_tokens -= int(self._state[_CONTEXT, column])
+            self._state[:, column : count - 1] = self._state[:, column + 1 : count]
+            if self._speculation:
+                self._keys[column : count - 1] = self._keys[column + 1 : count]
+            del self.sequences[column]
         return removed
 
     def _sync(self, column: int, log_position: int) -> Sequence:

@@ -48,7 +48,6 @@ class KvBlocks:
         self.references = np.zeros(num_blocks, dtype=np.int32)
         self.cached = np.zeros(num_blocks, dtype=np.bool_)
         self.evictable = 0
-        self._flat = self.ids.reshape(-1)
         self._digests = np.zeros(num_blocks, dtype=np.uint64)
         self._weights = _powers(_MULTIPLIER, block_size)
         self._block_weights = _powers(pow(_MULTIPLIER, block_size, 1 << 64), num_blocks)
@@ -90,13 +89,15 @@ class KvBlocks:
 
     def share(self, blocks: BlockIds) -> None:
         """Add a reference to each of `blocks`; an evictable block is in use again."""
-        self.evictable -= int(np.count_nonzero(self.references[blocks] == 0))
-        self.references[blocks] += 1
+        held = self.references[blocks]
+        self.evictable -= len(held) - int(np.count_nonzero(held))
+        self.references[blocks] = held + 1
 
     def release(self, blocks: BlockIds) -> None:
         """Take one reference from each of `blocks`; those that nobody holds become free."""
-        self.references[blocks] -= 1
-        unused = blocks[self.references[blocks] == 0]
+        left = self.references[blocks] - 1
+        self.references[blocks] = left
+        unused = blocks[left == 0]
         if self.region_blocks is not None:
             self._push(unused[:: self.region_blocks])
             return
@@ -132,31 +133,34 @@ class KvBlocks:
         blocks = table[first:last]
         if self._shared(blocks):
             self._own(blocks)
-        positions = np.arange(start, end)
-        slots = table[positions // self.block_size] * self.block_size + positions % self.block_size
-        self._flat[slots] = ids
-        self._digests[blocks] = self._digest(self.ids[blocks])
+        rows = self.ids[blocks]
+        offset = start - first * self.block_size
+        rows.reshape(-1)[offset : offset + len(ids)] = ids
+        self.ids[blocks] = rows
+        self._digests[blocks] = self._digest(rows)
 
     def read(self, table: BlockIds, tokens: int) -> int:
         """Return a 64-bit hash of the first `tokens` ids, read through the block table."""
         whole, rest = divmod(tokens, self.block_size)
-        total = int((self._digests[table[:whole]] * self._block_weights[:whole]).sum())
+        total = int(self._digests[table[:whole]] @ self._block_weights[:whole])
         if rest:
-            row = self._digest(self.ids[table[whole] : table[whole] + 1, :rest])
-            total += int(row[0]) * int(self._block_weights[whole])
+            digest = self._digest(self.ids[table[whole], :rest])
+            total += int(digest) * int(self._block_weights[whole])
         return total & _MASK
 
     def token_ids(self, table: BlockIds, tokens: int) -> NDArray[np.int32]:
         """Return the first `tokens` ids as they lie in the blocks of `table`."""
         return self.ids[table[: -(-tokens // self.block_size)]].reshape(-1)[:tokens]
 
-    def _digest(self, rows: NDArray[np.int32]) -> NDArray[np.uint64]:
-        weighted = (rows + 1).astype(np.uint64) * self._weights[: rows.shape[1]]
-        digest: NDArray[np.uint64] = weighted.sum(axis=1, dtype=np.uint64)
+    def _digest(self, ids: NDArray[np.int32]) -> NDArray[np.uint64]:
+        """Return the digest of each row of `ids`, or of one row; modulo 2^64."""
+        digest: NDArray[np.uint64] = (ids + 1).astype(np.uint64) @ self._weights[: ids.shape[-1]]
         return digest
 
     def _shared(self, blocks: BlockIds) -> bool:
-        return bool((self.references[blocks] > 1).any() or self.cached[blocks].any())
+        return bool(
+            np.count_nonzero(self.references[blocks] > 1) or np.count_nonzero(self.cached[blocks])
+        )
 
     def _own(self, blocks: BlockIds) -> None:
         """Replace, in place, each shared block of the table slice `blocks` by a copy."""

@@ -19,12 +19,12 @@ from adapters.embedded.kv_blocks import BlockIds, KvBlocks
 
 
 class _Node:
-    """A run of blocks and the token ids in them."""
+    """A run of blocks and the token ids in them, as bytes: those compare and hash at once."""
 
     __slots__ = ("blocks", "children", "ids", "parent", "used")
 
-    def __init__(self, ids: NDArray[np.int32], blocks: BlockIds, parent: _Node | None) -> None:
-        self.ids = ids  # shape (blocks, block size)
+    def __init__(self, ids: bytes, blocks: BlockIds, parent: _Node | None) -> None:
+        self.ids = ids
         self.blocks = blocks
         self.parent = parent
         self.children: dict[bytes, _Node] = {}
@@ -36,6 +36,7 @@ class PrefixCache:
 
     def __init__(self, kv: KvBlocks) -> None:
         self._kv = kv
+        self._block_bytes = kv.block_size * np.dtype(np.int32).itemsize
         self._root = self._new_root()
         self._uses = count(1)
         self._order = count()  # breaks ties in the heap
@@ -47,14 +48,14 @@ class PrefixCache:
 
         The caller shares them before anything else can evict them.
         """
-        rows = self._rows(ids)
+        whole, data = self._whole(ids)
         node, matched, found = self._root, 0, [self._root.blocks]
         use = next(self._uses)
-        while matched < len(rows):
-            child = node.children.get(rows[matched].tobytes())
+        while matched < whole:
+            child = node.children.get(self._block(data, matched))
             if child is None:
                 break
-            same = _common(child.ids, rows[matched:])
+            same = self._common(child.ids, data, matched)
             child.used = use
             found.append(child.blocks[:same])
             matched += same
@@ -68,17 +69,17 @@ class PrefixCache:
 
         Where the tree already knows a prefix, it keeps its own blocks for it.
         """
-        rows = self._rows(ids)
+        whole, data = self._whole(ids)
         node, matched, found = self._root, 0, [self._root.blocks]
         use = next(self._uses)
-        while matched < len(rows):
-            child = node.children.get(rows[matched].tobytes())
+        while matched < whole:
+            child = node.children.get(self._block(data, matched))
             if child is None:
-                found.append(table[matched : len(rows)].copy())
-                self._add(node, rows[matched:], found[-1], use)
+                found.append(table[matched:whole].copy())
+                self._add(node, data[matched * self._block_bytes :], found[-1], use)
                 break
-            same = _common(child.ids, rows[matched:])
-            if same < len(child.blocks) and matched + same < len(rows):
+            same = self._common(child.ids, data, matched)
+            if same < len(child.blocks) and matched + same < whole:
                 child = self._split(child, same)
             child.used = use
             found.append(child.blocks[:same])
@@ -124,18 +125,31 @@ class PrefixCache:
         return np.concatenate(found)
 
     def _new_root(self) -> _Node:
-        size = self._kv.block_size
-        return _Node(np.empty((0, size), np.int32), np.empty(0, np.int32), None)
+        return _Node(b"", np.empty(0, np.int32), None)
 
-    def _rows(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
-        size = self._kv.block_size
-        whole = len(ids) // size
-        return np.ascontiguousarray(ids[: whole * size]).reshape(whole, size)
+    def _whole(self, ids: NDArray[np.int32]) -> tuple[int, bytes]:
+        """Return how many whole blocks `ids` fill, and the bytes of those."""
+        whole = len(ids) // self._kv.block_size
+        return whole, ids[: whole * self._kv.block_size].tobytes()
 
-    def _add(self, parent: _Node, rows: NDArray[np.int32], blocks: BlockIds, use: int) -> None:
-        node = _Node(rows.copy(), blocks, parent)
+    def _block(self, data: bytes, number: int) -> bytes:
+        return data[number * self._block_bytes : (number + 1) * self._block_bytes]
+
+    def _common(self, known: bytes, data: bytes, at: int) -> int:
+        """Return how many blocks `known` has in common with `data` from its block `at` on."""
+        start = at * self._block_bytes
+        if data.startswith(known, start):
+            return len(known) // self._block_bytes
+        length = min(len(known), len(data) - start)
+        ours = np.frombuffer(known, np.int32, length // 4)
+        differing = np.flatnonzero(ours != np.frombuffer(data, np.int32, length // 4, start))
+        tokens = int(differing[0]) if len(differing) else len(ours)
+        return tokens // self._kv.block_size
+
+    def _add(self, parent: _Node, ids: bytes, blocks: BlockIds, use: int) -> None:
+        node = _Node(ids, blocks, parent)
         node.used = use
-        parent.children[rows[0].tobytes()] = node
+        parent.children[self._block(ids, 0)] = node
         self._kv.hold(blocks)
         heapq.heappush(self._leaves, (use, next(self._order), node))
 
@@ -143,11 +157,12 @@ class PrefixCache:
         """Cut `node` after `at` blocks; return the upper part, whose child is the rest."""
         parent = node.parent
         assert parent is not None  # noqa: S101  the root holds no blocks, so it is never split
-        upper = _Node(node.ids[:at], node.blocks[:at], parent)
+        cut = at * self._block_bytes
+        upper = _Node(node.ids[:cut], node.blocks[:at], parent)
         upper.used = node.used
-        parent.children[upper.ids[0].tobytes()] = upper
-        node.ids, node.blocks, node.parent = node.ids[at:], node.blocks[at:], upper
-        upper.children[node.ids[0].tobytes()] = node
+        parent.children[self._block(upper.ids, 0)] = upper
+        node.ids, node.blocks, node.parent = node.ids[cut:], node.blocks[at:], upper
+        upper.children[self._block(node.ids, 0)] = node
         return upper
 
     def _idle_tail(self, node: _Node) -> int:
@@ -162,8 +177,8 @@ class PrefixCache:
         keep = len(node.blocks) - blocks
         self._kv.drop(node.blocks[keep:])
         self.evicted_blocks += blocks
-        first = node.ids[0].tobytes()
-        node.ids, node.blocks = node.ids[:keep], node.blocks[:keep]
+        first = self._block(node.ids, 0)
+        node.ids, node.blocks = node.ids[: keep * self._block_bytes], node.blocks[:keep]
         if keep:
             heapq.heappush(self._leaves, (node.used, next(self._order), node))
             return blocks
@@ -173,10 +188,3 @@ class PrefixCache:
         if not parent.children and parent.parent is not None:
             heapq.heappush(self._leaves, (parent.used, next(self._order), parent))
         return blocks
-
-
-def _common(known: NDArray[np.int32], rows: NDArray[np.int32]) -> int:
-    """Return how many blocks `known` and `rows` have in common from their start."""
-    length = min(len(known), len(rows))
-    differing = np.flatnonzero((known[:length] != rows[:length]).any(axis=1))
-    return int(differing[0]) if len(differing) else length

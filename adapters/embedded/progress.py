@@ -39,8 +39,7 @@ class Progress:
 
     def until_first_end(self, remaining: NDArray[np.int64]) -> None:
         """Cut the steps after the first one that completes an answer of `remaining` tokens."""
-        if self._brought is None:
-            self.steps = min(self.steps, int(remaining.min()))
+        if self._brought is None:  # no more steps were asked for than the first end allows
             return
         complete = (self._brought[:, : self.steps] >= remaining[:, None]).any(axis=0)
         if complete.any():

@@ -6,12 +6,14 @@ The only place that adds the passes of target and drafter, the host and the laun
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from adapters.embedded import calibration as measured
 from adapters.embedded.deployment import Deployment
 from adapters.embedded.forward import ForwardPass
 from adapters.embedded.memory import RESERVE_ASSUMPTION, kv_bytes_per_token
 
+_MIXED_STEPS = 4096  # whose times are remembered
 _Chunks = Sequence[tuple[int, int]]  # (new prompt tokens, tokens of the prompt cached before them)
 
 
@@ -40,6 +42,7 @@ class StepTime:
                 tensor_parallel=deployment.drafter_parallel,
                 input_parameters=deployment.drafter_input_parameters,
             )
+        self._mixed_line = lru_cache(maxsize=_MIXED_STEPS)(self._line)  # equal steps come often
         self._lines: dict[tuple[int, int], tuple[float, float]] = {}
 
     def decode_line(self, sequences: int, queries: int = 1) -> tuple[float, float]:
@@ -70,7 +73,7 @@ class StepTime:
         decode line.
         """
         if chunks:
-            fixed_s, slope_s = self._line(sequences, queries, chunks, sampled)
+            fixed_s, slope_s = self._mixed_line(sequences, queries, tuple(chunks), sampled)
         else:
             fixed_s, slope_s = self.decode_line(sequences, queries)
         return fixed_s + slope_s * context_tokens

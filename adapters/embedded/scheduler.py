@@ -75,7 +75,6 @@ class Scheduler:
     def next_step(self, log_position: int) -> Step:
         """Return the next step's work; `log_position` counts the decode steps before it."""
         moved = self._make_room(log_position)
-        self.grow(self.config.queries)
         if self.config.preemption == "swap" and not moved:
             moved = self._swap_in(log_position)
         chunked = self.config.chunked_prefill
@@ -108,7 +107,7 @@ class Scheduler:
         """
         first = sequence.prefill_start // self.config.block_size
         own, known = sequence.table[first : len(known)], known[first:]
-        twice = np.flatnonzero(own != known)
+        twice = (own != known).nonzero()[0]
         if len(twice):
             self.kv.share(known[twice])
             self.kv.release(own[twice])
@@ -143,10 +142,19 @@ class Scheduler:
             self.decoding.take(sequence, log_position)
             self.finish(sequence)
 
-    def steps_with_room(self, room: Callable[[int], Tokens], steps: int) -> int:
-        """Return how many of the next `steps` decode steps, at least one, have blocks enough."""
-        if self._blocks_missing(room(steps)).sum() <= self.kv.available:
-            return steps
+    def grow(self, room: Callable[[int], Tokens], steps: int) -> int:
+        """Give every decoding sequence the blocks for `room(steps)` more tokens; return the steps.
+
+        They are fewer than asked for, but at least one, where blocks are short.
+        """
+        missing = self._blocks_missing(room(steps))
+        if missing.sum() > self.kv.available:
+            steps = self._steps_with_room(room, steps)
+            missing = self._blocks_missing(room(steps))
+        self._give(missing)
+        return steps
+
+    def _steps_with_room(self, room: Callable[[int], Tokens], steps: int) -> int:
         low, high = 1, steps - 1  # the room needed only grows with the steps
         while low < high:
             middle = (low + high + 1) // 2
@@ -154,18 +162,19 @@ class Scheduler:
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
-    def grow(self, room: Tokens) -> None:
-        """Give every decoding sequence the blocks for `room` more tokens; they can be had."""
-        missing = self._blocks_missing(room)
-        total = int(missing.sum())
-        if total == 0:
+    def _give(self, missing: NDArray[np.int64]) -> None:
+        """Give each decoding sequence the blocks that it misses; they can be had."""
+        columns = missing.nonzero()[0]
+        if not len(columns):
             return
-        blocks, taken = self._allocate(total), 0
-        for column in np.flatnonzero(missing).tolist():
-            count = int(missing[column])
-            self._append(self.decoding.sequences[column], blocks[taken : taken + count])
-            self.decoding.add_capacity(column, count * self.config.block_size)
+        counts, taken = missing[columns].tolist(), 0
+        blocks = self._allocate(sum(counts))
+        for column, count in zip(columns.tolist(), counts, strict=True):
+            sequence, first = self.decoding.sequences[column], taken
             taken += count
+            sequence.table[sequence.blocks : sequence.blocks + count] = blocks[first:taken]
+            sequence.blocks += count
+        self.decoding.add_capacity(missing * self.config.block_size)
 
     def _take(self, sequence: Sequence, budget: int, chunks: list[tuple[Sequence, int]]) -> int:
         tokens = min(sequence.target_tokens - sequence.computed_tokens, budget)
@@ -266,14 +275,15 @@ class Scheduler:
         return moved
 
     def _make_room(self, log_position: int) -> int:
-        """Preempt the sequences admitted last until all others can take one more step.
+        """Preempt the sequences admitted last until all others have blocks for one more step.
 
         Returns the tokens whose KV is copied to the host for it.
         """
         moved = 0
         while len(self.decoding):
-            missing = int(self._blocks_missing(self.config.queries).sum())
-            if missing <= self.kv.available:
+            missing = self._blocks_missing(self.config.queries)
+            if missing.sum() <= self.kv.available:
+                self._give(missing)
                 break
             if self.prefilling:
                 victim = self.prefilling.pop()
@@ -293,8 +303,7 @@ class Scheduler:
         return moved
 
     def _blocks_missing(self, room: Tokens) -> NDArray[np.int64]:
-        blocks: NDArray[np.int64] = -(-self.decoding.missing_tokens(room) // self.config.block_size)
-        return blocks
+        return self.decoding.missing_blocks(room, self.config.block_size)
 
     def _allocate(self, count: int) -> BlockIds:
         if self.cache is not None and count > self.kv.free:

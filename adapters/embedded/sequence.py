@@ -7,12 +7,14 @@ from numpy.typing import NDArray
 
 from adapters.embedded.config import Speculation
 from adapters.embedded.kv_blocks import BlockIds, KvBlocks
-from adapters.embedded.speculative import mix, tokens_per_step
+from adapters.embedded.speculative import mix, mixed_word, tokens_per_step
 
 # An answer's tokens hash what was read at most this many tokens ago; then all of it is read again.
 READ_EVERY_TOKENS = 128
 VOCABULARY = 128_000
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+_STRIDE = np.arange(READ_EVERY_TOKENS, dtype=np.uint64) * np.uint64(_GOLDEN)
 
 
 class Sequence:
@@ -92,6 +94,8 @@ class Sequence:
 
     def known_ids(self) -> NDArray[np.int32]:
         """Return prompt and answer so far, as ids."""
+        if not self._known_tokens:
+            return self.prompt_ids
         return np.concatenate([self.prompt_ids, self.output_ids[: self._known_tokens]])
 
     def write_prefill(self, kv: KvBlocks) -> None:
@@ -140,7 +144,7 @@ class Sequence:
                     verified += last - first
                 pieces.append(span)
         events = np.concatenate(pieces) if pieces else np.empty((0, 2), np.int64)
-        tokens = int(events[:, 1].sum())
+        tokens = int(events[:, 1].sum()) if speculation else len(events)
         if tokens > self.generated_tokens:  # the last draft reached past the end of the answer
             events[-1, 1] -= tokens - self.generated_tokens
         return events
@@ -174,6 +178,9 @@ class Sequence:
 
 def _answer(state: int, first: int, last: int) -> NDArray[np.int32]:
     """Return the ids of positions `first`…`last` − 1 of a sequence whose ids hash to `state`."""
-    positions = np.arange(first, last, dtype=np.uint64)
-    words = mix(np.uint64(state) + positions * _GOLDEN)
-    return (words % np.uint64(VOCABULARY)).astype(np.int32)
+    start = (state + first * _GOLDEN) & _MASK
+    if last - first == 1:  # one of every answer: an array of one costs ten times as much
+        return np.array([mixed_word(start) % VOCABULARY], dtype=np.int32)
+    words = mix(_STRIDE[: last - first] + np.uint64(start))
+    words %= np.uint64(VOCABULARY)
+    return words.astype(np.int32)

@@ -20,16 +20,25 @@ ASSUMED_ACCEPTANCE = {"ngram": 0.5, "draft": 0.78, "eagle": 0.85, "eagle3": 0.85
 DEFAULT_DRAFT_TOKENS = 5
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST_FACTOR, _SECOND_FACTOR = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_MASK = (1 << 64) - 1
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return one well-spread 64-bit word for each of `values` (the finalizer of splitmix64)."""
     mixed = values ^ (values >> np.uint64(30))
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed *= np.uint64(_FIRST_FACTOR)
     mixed ^= mixed >> np.uint64(27)
-    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed *= np.uint64(_SECOND_FACTOR)
     mixed ^= mixed >> np.uint64(31)
     return mixed
+
+
+def mixed_word(value: int) -> int:
+    """Return what `mix` makes of one 64-bit `value`."""
+    mixed = (value ^ value >> 30) * _FIRST_FACTOR & _MASK
+    mixed = (mixed ^ mixed >> 27) * _SECOND_FACTOR & _MASK
+    return mixed ^ mixed >> 31
 
 
 def tree_tokens(branches: int, depth: int) -> int:

@@ -83,7 +83,7 @@ class VirtualClient:
             closed_ns=int(events[-1, 0]),
             prompt_tokens=len(sequence.prompt_ids),
             cached_prompt_tokens=sequence.cached_tokens,
-            output_tokens=int(events[:, 1].sum()),
+            output_tokens=sequence.generated_tokens,
             output_tokens_source="usage",
             asked_tokens=request.output_tokens,
             finish_reason="length",
