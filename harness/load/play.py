@@ -21,6 +21,7 @@ from harness.load.schedule import ClosedLoop, Schedule
 from harness.load.share import Brought, Share, Stop, marked, offer, split
 from harness.load.workers import offer_by_workers
 from harness.timing.clock import VirtualClock, run_virtual, virtual_loop
+from harness.timing.garbage import no_garbage_collection
 from results.records import RequestRecord
 from workloads.base import Conversation
 
@@ -143,7 +144,9 @@ def _play_virtual(
             client, VirtualClock(loop), schedule, conversations, progress=lambda _: answered(1)
         )
 
-    return Played(records=run_virtual(asks()), clock="virtual", origin_ns=0, client=None)
+    with no_garbage_collection():
+        records = run_virtual(asks())
+    return Played(records=records, clock="virtual", origin_ns=0, client=None)
 
 
 def _wall_ahead_ns() -> int:

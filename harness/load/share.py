@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -19,6 +18,7 @@ from harness.client.request_body import Asking
 from harness.load.loadgen import CANCELLED, Session, play_sessions
 from harness.load.schedule import OpenLoop, Slots
 from harness.timing.clock import MonotonicClock
+from harness.timing.garbage import no_garbage_collection
 from harness.timing.kernel_timer import Alarm
 from harness.timing.loop_lag import LoopLag
 from harness.timing.priority import going_first
@@ -134,7 +134,7 @@ async def _offer(
         for session in share.sessions:
             client.prepare(one for one in session.requests if one.turn == 0 or not one.live)
         await client.connect(min(share.most_at_once, _OPENED_BEFOREHAND))
-        with _no_garbage_collection():  # before the start: a collection takes as long as many sends
+        with no_garbage_collection():  # before the start: a collection takes as long as many sends
             async with beginning(playing.stop) as begin_ns:
                 with (
                     going_first(share.processes) as priority,
@@ -235,14 +235,3 @@ def _open_files(connections: int) -> int:
         error.add_note("raise the hard limit with `ulimit -Hn`, or ask for less concurrency")
         raise error
     return allowed
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Hold the collector off while the clock runs: a full collection stalls every stream."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
