@@ -50,17 +50,25 @@ def client_reasons(runs: Sequence[Row]) -> list[ClientReason]:
         ClientReason(
             verdict=verdict,
             name=name,
-            message=shared[0][1]["message"] + _others([one["message"] for _, one in shared]),
-            remedy=shared[0][1]["remedy"] or "",
+            message=worst["message"] + _others([one["message"] for _, one in shared]),
+            remedy=worst["remedy"] or "",
             runs=tuple(run for run, _ in shared),
         )
         for (verdict, name), shared in found.items()
+        for worst in [max(shared, key=_value)[1]]
     ]
     return sorted(reasons, key=lambda reason: WORST_FIRST.index(reason.verdict))
 
 
+def _value(of: tuple[Row, Row]) -> float:
+    """Return how far a run went in what a reason is about, so that the worst one is told."""
+    run, reason = of
+    figure = run["certificate"]["figures"].get(reason["name"]) or {}
+    return float(figure.get("value") or 0.0)
+
+
 def _others(messages: Sequence[str]) -> str:
-    return " (others alike)" if len(set(messages)) > 1 else ""
+    return " (the worst of them)" if len(set(messages)) > 1 else ""
 
 
 def client_remarks(panel: Panel) -> list[str]:

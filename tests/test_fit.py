@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from known_runs import late_client
 from test_sweep import Quiet
 
 from adapters import ENGINES
@@ -138,6 +139,26 @@ def test_simulated_runs_are_nothing_to_fit_to(
 
     assert main(["fit", str(out), "--sweep", str(tmp_path / "sweep.yaml")]) == 2
     assert "no run of a real engine" in capsys.readouterr().err
+
+
+def test_runs_that_may_not_be_believed_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A client that was late, or a run that failed, says nothing of steps; which is told."""
+    _, out = played(tmp_path)
+    paths = sorted(out.glob("*/manifest.json"))
+    for number, path in enumerate(paths):
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        late = {"client": late_client(400.0)} if number == 0 else {}
+        status = {"status": "failed", "reason": "lost"} if number == 1 else {}
+        changed = {**manifest, "engine_kind": "real", **late, **status}
+        path.write_text(json.dumps(changed), encoding="utf-8")
+
+    assert main(["fit", str(out), "--sweep", str(tmp_path / "sweep.yaml")]) == 0
+    printed = capsys.readouterr().out
+    assert f"fitted to {len(paths) - 2} runs" in printed
+    assert "INVALID: the client's event loop" in " ".join(printed.split())
+    assert "FAILED: lost" in printed
 
 
 def test_too_little_is_not_fitted() -> None:

@@ -346,7 +346,7 @@ def test_a_reason_that_runs_share_with_other_numbers_is_still_one_line() -> None
     text = printed(summary)
 
     assert text.count("client DEGRADED (") == 1
-    assert " ms late (others alike); use more" in " ".join(text.split())
+    assert " ms late (the worst of them); use more" in " ".join(text.split())
 
 
 def test_a_pipe_keeps_to_the_columns_that_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

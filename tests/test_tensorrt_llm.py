@@ -95,6 +95,7 @@ def test_a_started_engine_says_what_it_is(tmp_path: Path) -> None:
         assert (endpoint.target.model, endpoint.target.vocabulary) == (model.name, 4096)
         assert endpoint.target.fields == {
             "seed",
+            "detokenize",
             "ignore_eos",
             "include_usage",
             "continuous_usage_stats",

@@ -228,5 +228,5 @@ def _name(deployment: Deployment) -> str:
     weights = "16-bit" if deployment.quantization == "none" else deployment.quantization
     return (
         f"{deployment.model.name} in {weights} weights on "
-        f"{deployment.tensor_parallel} x {deployment.gpu.name}"
+        f"{deployment.tensor_parallel} × {deployment.gpu.name}"
     )

@@ -12,8 +12,16 @@ _NOTE = """\
 computed, nothing is started: memory and step times are those of the embedded engine's model. A
 model that does not fit is an answer (exit code 0, "fits" in the JSON), with what would make it fit
 """
+_LONGEST_TOKENS = 10_000_000  # no model is made for more
 KV_DTYPES = ("auto", "fp8", "int8", "int4")
 QUANTIZATIONS = ("none", "fp8", "int8", "int4")
+
+
+def _context(text: str) -> int:
+    tokens = whole_number(text)
+    if tokens > _LONGEST_TOKENS:
+        raise argparse.ArgumentTypeError(f"expected at most {_LONGEST_TOKENS:,} tokens, got {text}")
+    return tokens
 
 
 def add_capacity(commands: Any) -> argparse.ArgumentParser:
@@ -31,7 +39,7 @@ def add_capacity(commands: Any) -> argparse.ArgumentParser:
     command.add_argument("--count", type=whole_number, default=4, metavar="N", help="GPUs: 4")
     command.add_argument(
         "--context",
-        type=whole_number,
+        type=_context,
         default=4096,
         metavar="N",
         help="tokens of each user, prompt and answer together: 4096",

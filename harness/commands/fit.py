@@ -29,6 +29,8 @@ from harness.prediction.fit import (
 )
 from harness.prediction.replay import predict
 from harness.questions import Questions
+from harness.spec import SpecError
+from results.rows import stored_row
 from results.store import StoredRun, StoreError, read_runs, read_sweep, write_text
 from results.tables import plain_table, print_within
 
@@ -78,7 +80,10 @@ def _plan_again(folder: Path, named: Path | None) -> Plan:
         path = named or Path(passing) / str(told.get("file") or "sweep.yaml")
         if named is None:
             path.write_text(str(told.get("sweep") or ""), encoding="utf-8")
-        plan = planned_sweep(path, all_adapters())
+        try:
+            plan = planned_sweep(path, all_adapters())
+        except SpecError as cause:
+            raise SpecError(str(cause).replace(passing, str(folder))) from cause
     if not {run.key for run in plan.planned} & {run["key"] for run in told["planned"]}:
         error = StoreError(f"{folder}: its sweep file now plans other runs than were stored")
         error.add_note("set the variables in it as when it was run, or name the file with --sweep")
@@ -113,10 +118,11 @@ def _believed(
     """Yield the runs that came out ok and whose step times are those of the baseline."""
     ok = []
     for run in runs:
-        if run.manifest["status"] == "ok":
+        row = stored_row(run)
+        if row["status"] == "ok":
             ok.append(seen_run(planned[run.manifest["key"]], run))
         else:
-            left_out.append(f"{run.manifest['arm']}: {run.manifest['status']}")
+            left_out.append(f"{row['arm']}: {row['status'].upper()}: {row['reason']}")
     fixed = fixed_toggles(ok) if ok else {}
     for one in ok:
         values = labels(one.planned.arm.settings.toggles)

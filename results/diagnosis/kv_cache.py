@@ -20,12 +20,12 @@ def preemptions(run: Looked) -> Measured:
         return untold("how often sequences were preempted")
     if not run.answered:
         return NOTHING_TO_SEE
-    room = run.fact("kv_tokens")
+    room, swaps = run.fact("kv_tokens"), run.toggle("preemption") == "swap"
     said = "" if room is None else f" in a cache of {room:,} tokens"
     return Measured(
         value=preempted / run.answered,
         evidence=f"{count(preempted, 'preemption')} in {count(run.answered, 'request')}{said}: "
-        "what a sequence had computed is computed again",
+        + ("KV is copied to the host and back" if swaps else "what was computed is computed again"),
         remedy=_ROOM,
     )
 

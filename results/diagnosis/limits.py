@@ -119,7 +119,7 @@ LIMITS: tuple[Limit, ...] = (
     Limit(
         name="queue",
         title="requests wait before they are computed",
-        measures="time in the engine's queue / TTFT, both summed over requests",
+        measures="time in the engine's queue / TTFT, means of the measured requests",
         unit="share",
         above=0.50,
         reason="more than half of the TTFT is waiting: a faster prefill would not be seen",

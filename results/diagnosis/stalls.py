@@ -29,9 +29,9 @@ def prefill_stalls(run: Looked) -> Measured:
     held = f"; {mixed / steps:.0%} of the steps held prompt tokens too" if mixed and steps else ""
     return Measured(
         value=share,
-        evidence=f"{share:.0%} of the time between tokens is lost beside prefills: a gap takes "
-        f"{significant(base_ms)} ms without, {significant(p50_ms)} at the median and "
-        f"{significant(p99_ms)} at P99{held}",
+        evidence=f"{share:.0%} of the time between tokens is lost beside prefills: the median gap "
+        f"without one takes {significant(base_ms)} ms; of all gaps the median is "
+        f"{significant(p50_ms)} ms, P99 {significant(p99_ms)}{held}",
         remedy=_remedy(run),
     )
 

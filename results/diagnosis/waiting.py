@@ -48,7 +48,11 @@ def arrivals(run: Looked) -> Measured:
 
 
 def queue(run: Looked) -> Measured:
-    """Measure the share of the TTFT that the engine's queue took."""
+    """Measure the share of the TTFT that the engine's queue took, in the measured window.
+
+    The engine counts over the whole run, its ramp included, in which all ask at once. What is not
+    waiting in it, prefill and the way of the answer, is taken to be the same in the window.
+    """
     queued_ns = run.counter("queued_ns")
     if queued_ns is None:
         return untold("the time in the engine's queue")
@@ -56,9 +60,12 @@ def queue(run: Looked) -> Measured:
     ttft_ms = float(requests["ttft_ms"].sum())
     if not ttft_ms > 0:
         return untold("any TTFT")
-    share = min(1.0, queued_ns / 1e6 / ttft_ms)
-    mean_ms = queued_ns / 1e6 / max(1, run.answered)
-    mean_ttft_ms = float(requests["ttft_ms"].mean())
+    service_ms = max(0.0, ttft_ms - queued_ns / 1e6) / max(1, run.answered)
+    mean_ttft_ms = float(requests.loc[requests["measured"], "ttft_ms"].mean())
+    if not mean_ttft_ms > 0:
+        return untold("any TTFT")
+    mean_ms = max(0.0, mean_ttft_ms - service_ms)
+    share = mean_ms / mean_ttft_ms
     cause, remedy = _cause(run)
     return Measured(
         value=share,
