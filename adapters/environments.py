@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,18 +153,44 @@ def to_its_end(command: Sequence[str]) -> int:
 
     An interrupt ends it with all that it started.
     """
-    process = subprocess.Popen(  # noqa: S603  Python's own modules
-        command, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
-    )
+    process: subprocess.Popen[bytes] | None = None
     try:
+        with _signals_held():  # one that came before the pid is known would leave it running
+            process = subprocess.Popen(  # noqa: S603  Python's own modules
+                command, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
+            )
         return process.wait()
     except BaseException:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_END_S)
+        if process is not None:
+            _end(process)
         raise
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Hold SIGINT and SIGTERM, which the main thread takes, until the end; then they come."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    taken = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda got, _: came.append(got)) for number in taken}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for late in came:
+        signal.raise_signal(late)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process with all that it started, at the latest by force."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
 
 
 def _fill(made: Environment, package: Package, run: Run) -> None:

@@ -10,6 +10,7 @@ import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,14 +166,34 @@ def test_an_interrupted_installer_is_ended_with_all_that_it_started(tmp_path: Pa
         assert process.stderr is not None
         assert process.stderr.readline() == "up\n"
 
+        began_s = time.monotonic()
         process.send_signal(signal.SIGTERM)
         process.stderr.read()
+        assert time.monotonic() - began_s < 30, "what it started held on until its own end"
 
     deadline_s = time.monotonic() + 10
     while sleepers() and time.monotonic() < deadline_s:
         time.sleep(0.02)
     assert sleepers() == []
     assert to_its_end(["sh", "-c", "exit 3"]) == 3
+
+
+def test_an_interrupt_between_a_start_and_its_pid_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It comes when the pid is known, so that what was started is ended."""
+    start = subprocess.Popen
+
+    def interrupted(*words: Any, **how: Any) -> Any:
+        process = start(*words, **how)
+        signal.raise_signal(signal.SIGINT)  # before the caller knows of the process
+        return process
+
+    monkeypatch.setattr("adapters.environments.subprocess.Popen", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        to_its_end(["sleep", "47.11"])
+    assert sleepers() == []
 
 
 def sleepers() -> list[str]:
