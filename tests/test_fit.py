@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from harness.sweep import Sweep
 from results.analysis import summarize
 from results.store import read_runs
 
+Once = tuple[Plan, Path]
 COSTS = StepCosts(
     step_s=4e-3,
     sequence_s=0.5e-3,
@@ -83,9 +85,24 @@ def played(folder: Path) -> tuple[Plan, Path]:
     return plan, folder / "out"
 
 
-def test_costs_come_back_from_the_runs_that_they_made(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Path]:
+    """A sweep at known costs, run once for all that read it, and its folder."""
+    folder = tmp_path_factory.mktemp("fitted")
+    plan, _ = played(folder)
+    return plan, folder
+
+
+def copied(once: Once, folder: Path) -> tuple[Plan, Path]:
+    """Return the sweep with a copy of what it stored, which may be changed."""
+    plan, original = once
+    shutil.copytree(original, folder, dirs_exist_ok=True)
+    return plan, folder / "out"
+
+
+def test_costs_come_back_from_the_runs_that_they_made(once: Once, tmp_path: Path) -> None:
     """And predict runs of loads, workloads and arms that the fit did not see."""
-    plan, out = played(tmp_path)
+    plan, out = copied(once, tmp_path)
     by_key = {run.key: run for run in plan.planned}
     seen = [seen_run(by_key[run.manifest["key"]], run) for run in read_runs(out)]
 
@@ -109,10 +126,10 @@ def test_costs_come_back_from_the_runs_that_they_made(tmp_path: Path) -> None:
 
 
 def test_the_command_fits_runs_of_a_real_engine(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    once: Once, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The profile that it writes can be named in a sweep file; it is never overwritten."""
-    _, out = played(tmp_path)
+    _, out = copied(once, tmp_path)
     for path in out.glob("*/manifest.json"):
         manifest = json.loads(path.read_text(encoding="utf-8"))
         path.write_text(json.dumps({**manifest, "engine_kind": "real"}), encoding="utf-8")
@@ -132,20 +149,20 @@ def test_the_command_fits_runs_of_a_real_engine(
 
 
 def test_simulated_runs_are_nothing_to_fit_to(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    once: Once, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A model of a model would look exact."""
-    _, out = played(tmp_path)
+    _, out = copied(once, tmp_path)
 
     assert main(["fit", str(out), "--sweep", str(tmp_path / "sweep.yaml")]) == 2
     assert "no run of a real engine" in capsys.readouterr().err
 
 
 def test_runs_that_may_not_be_believed_are_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    once: Once, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A client that was late, or a run that failed, says nothing of steps; which is told."""
-    _, out = played(tmp_path)
+    _, out = copied(once, tmp_path)
     paths = sorted(out.glob("*/manifest.json"))
     for number, path in enumerate(paths):
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -169,9 +186,9 @@ def test_too_little_is_not_fitted() -> None:
         fitted_costs([few])
 
 
-def test_a_stall_of_the_machine_is_no_cost_of_a_step(tmp_path: Path) -> None:
+def test_a_stall_of_the_machine_is_no_cost_of_a_step(once: Once, tmp_path: Path) -> None:
     """A few spans that took ten times as long move no cost."""
-    plan, out = played(tmp_path)
+    plan, out = copied(once, tmp_path)
     by_key = {run.key: run for run in plan.planned}
     parts = [seen_run(by_key[run.manifest["key"]], run).equations for run in read_runs(out)]
     clean = fitted_costs(parts)
@@ -183,9 +200,9 @@ def test_a_stall_of_the_machine_is_no_cost_of_a_step(tmp_path: Path) -> None:
     assert stalled.step_s == pytest.approx(clean.step_s, rel=0.15)
 
 
-def test_a_profile_simulates_its_machine(tmp_path: Path) -> None:
+def test_a_profile_simulates_its_machine(once: Once, tmp_path: Path) -> None:
     """One request alone takes what its costs say, and the report names where they are from."""
-    _, out = played(tmp_path)
+    _, out = copied(once, tmp_path)
 
     summary = summarize(out)
 
