@@ -278,7 +278,9 @@ def test_whatever_a_field_holds_it_is_taken_or_refused(
     fields = {"model": "m", "prompt": "a b", "messages": [{"role": "user", "content": "a"}]}
     body = json.dumps({**fields, name: value}).encode()
     with suppress(RequestError):
-        parse(body, MODEL, chat=chat)
+        ask = parse(body, MODEL, chat=chat)
+        assert len(ask.prompt_ids) > 0
+        assert ask.output_tokens > 0
 
 
 def test_another_model_is_not_found() -> None:

@@ -172,7 +172,10 @@ def test_extra_args_cannot_contradict_the_sweep(word: str) -> None:
 )
 def test_other_extra_args_are_the_authors_own(word: str) -> None:
     """What no toggle and no limit of a sweep sets is passed through."""
-    check_extra_args(replace(settings(), extra_args=(word, "1")))
+    asked = replace(settings(), extra_args=(word, "1"))
+
+    check_extra_args(asked)
+    assert serve_words(asked, "PORT")[-2:] == [word, "1"]
 
 
 @pytest.mark.parametrize(
