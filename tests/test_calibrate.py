@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -89,13 +89,16 @@ def test_a_real_rung_finds_the_errors_of_a_client_that_is_not_slow() -> None:
 
 def test_a_slow_client_is_shown_as_the_clients_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each read takes 2 ms, eight streams wait for each other, and the stamps say it."""
-    received = Connection.data_received
+    receive = Connection._receive
 
-    def slow(self: Connection, data: bytes) -> None:
-        received(self, data)
-        time.sleep(0.002)
+    def slow(self: Connection) -> Generator[None, bytes, None]:
+        received = receive(self)
+        next(received)
+        while True:
+            received.send((yield))
+            time.sleep(0.002)
 
-    monkeypatch.setattr(Connection, "data_received", slow)
+    monkeypatch.setattr(Connection, "_receive", slow)
     seen = rung(4, None, requests=12)
 
     assert seen.each_ms.p50 > 1

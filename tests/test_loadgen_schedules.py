@@ -201,12 +201,16 @@ def test_places_are_given_in_the_order_of_the_schedule() -> None:
 class BusyClock:
     """A clock that moves only when told, and in sleeps: no real time, no virtual loop."""
 
+    origin_ns = 0
+
     def __init__(self) -> None:
         self.time_ns = 0
 
     def now_ns(self) -> int:
         """Return the time it was set to."""
         return self.time_ns
+
+    raw_ns = now_ns
 
     async def sleep_until_ns(self, when_ns: int) -> None:
         """Let others run, then be at `when_ns`."""

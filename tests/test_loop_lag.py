@@ -37,14 +37,14 @@ def test_a_loop_that_is_held_up_is_late_for_all_that_it_missed() -> None:
 
     assert facts["n"] >= 300 * MS // PERIOD_NS
     assert facts["p50"] > 10 * MS
-    assert 50 * MS < facts["p99"] <= facts["max"]
+    assert 40 * MS < facts["p99"] <= facts["max"]
 
 
 def test_a_loop_that_rests_is_on_time() -> None:
     """Half of the readings come within half a millisecond, whatever else this machine does."""
     facts = measured(0.0, 20)
 
-    assert facts["n"] > 30
+    assert facts["n"] > 300 * MS // PERIOD_NS
     assert 0 <= facts["p50"] < MS // 2
 
 

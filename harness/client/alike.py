@@ -1,4 +1,4 @@
-"""Reads an event that differs from one already read in its text and its counts only. Pure.
+"""Reads events that differ from one already read in their text and their counts only. Pure.
 
 Nearly all events of a stream are such. To tell them by their bytes is exact, and several times
 cheaper than to parse each as JSON.
@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import repeat
 from typing import Any
 
 # Fields of a delta that hold what the model put out.
 _OUTPUT = ("content", "reasoning_content", "reasoning", "tool_calls", "refusal")
 _TEXT_BEGINS = re.compile(rb'"(?:text|content|reasoning_content|reasoning)": ?"')
-_PLAIN = re.compile(rb"[ !#-\[\]-~]*")  # characters that stand for themselves in a JSON string
+_PLAIN = re.compile(rb"([ !#-\[\]-~]*)")  # characters that stand for themselves in a JSON string
 _COUNT = re.compile(rb'"(?P<name>(?:total|completion)_tokens)": ?(?P<count>0|[1-9][0-9]{0,17})')
 _OUTPUT_COUNT = "completion_tokens"
-_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
+_NUMBER = rb"0|[1-9][0-9]{0,17}"
+TEXT_GROUP = 1  # of a match: what is the text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,25 +33,27 @@ class Alike:
     behind_counts: tuple[bytes, ...]  # what follows each count, up to the next
     output_count: int  # which of the counts is that of output tokens; -1: none of them
 
-    def read(self, data: bytes) -> tuple[bool, int | None] | None:
-        """Return whether `data` brings text, and its running count; None where it is not alike."""
-        text_at = len(self.before)
-        text = _PLAIN.match(data, text_at)
-        if text is None or not data.startswith(self.before):
-            return None
-        at = text.end()
-        if not data.startswith(self.after, at):
-            return None
-        has_text, counted = at > text_at, None
-        at += len(self.after)
-        for index, behind in enumerate(self.behind_counts):
-            number = _NUMBER.match(data, at)
-            if number is None or not data.startswith(behind, number.end()):
-                return None
-            at = number.end() + len(behind)
-            if index == self.output_count:
-                counted = int(number[0])
-        return (has_text, counted) if at == len(data) else None
+    def read(self, events: Sequence[bytes]) -> list[re.Match[bytes] | None]:
+        """Return for each event a match that holds its text and counts, None where it is not alike.
+
+        `before` is told apart from the rest, since it holds the id of the answer: a pattern of all
+        would have to be made for each answer.
+        """
+        rest = _rest(self.after, self.behind_counts).fullmatch
+        begun = map(bytes.startswith, events, repeat(self.before))
+        at = len(self.before)
+        return [rest(one, at) if fits else None for one, fits in zip(events, begun, strict=True)]
+
+    @property
+    def count_group(self) -> int | None:
+        """The group of a match that is the running count of output tokens; None: there is none."""
+        return None if self.output_count < 0 else TEXT_GROUP + 1 + self.output_count
+
+
+@lru_cache(maxsize=256)  # a server has few
+def _rest(after: bytes, behind_counts: tuple[bytes, ...]) -> re.Pattern[bytes]:
+    counts = (b"(" + _NUMBER + b")" + re.escape(behind) for behind in behind_counts)
+    return re.compile(b"".join((_PLAIN.pattern, re.escape(after), *counts)))
 
 
 def learned(data: bytes, value: Mapping[str, Any]) -> Alike | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.client.alike import Alike, has_output, learned
+from harness.client.alike import TEXT_GROUP, Alike, has_output, learned
 from harness.client.sse import Events, read_events
 
 _TEXT_LIMIT = 500  # characters of a foreign text that an error keeps
@@ -75,23 +75,39 @@ def _read_json(body: bytes) -> Answer:
 
 
 def _read_stream(reader: _Reader, events: Events) -> None:
+    if events.names or events.strays:
+        _read_each(reader, events)
+        return
     form: Alike | None = None
     forms_left = _FORMS
-    strays = list(reversed(events.strays))
-    for index, (data, end) in enumerate(zip(events.data, events.ends, strict=True)):
-        while strays and strays[-1][1] <= end:
-            reader.fail("bad_body", f"a line that is no event: {shown(strays.pop()[0])}")
-        alike = form.read(data) if form else None
-        if alike is not None and index not in events.names:
-            reader.take_output(end, *alike)
+    alike: list[re.Match[bytes] | None] = [None] * (len(events.data) + 1)  # the last ends a run
+    at = 0
+    while at < len(events.data):
+        run_end = alike.index(None, at)
+        if form is not None and run_end > at:
+            reader.take_alike(events.ends[at:run_end], form, alike[at:run_end])
+            at = run_end
             continue
-        value = _read_event(reader, events, index)
+        value = _read_event(reader, events, at)
         if reader.done:
             return  # the answer has ended; what follows belongs to nothing
         if forms_left and value is not None:
-            form = learned(data, value) or form
             forms_left -= 1
-    for stray, _ in strays:
+            form = learned(events.data[at], value) or form
+            alike = alike if form is None else [*form.read(events.data), None]
+        at += 1
+
+
+def _read_each(reader: _Reader, events: Events) -> None:
+    """Read a stream in which not every line is an event's data."""
+    strays = list(reversed(events.strays))
+    for index, end in enumerate(events.ends):
+        while strays and strays[-1][1] <= end:
+            reader.fail("bad_body", f"a line that is no event: {shown(strays.pop()[0])}")
+        _read_event(reader, events, index)
+        if reader.done:
+            return
+    for stray, _ in reversed(strays):
         reader.fail("bad_body", f"a line that is no event: {shown(stray)}")
 
 
@@ -164,6 +180,19 @@ class _Reader:
             self._totals.append(total or 0)
         if total is not None:
             self._total = self._usage["output"] = total
+
+    def take_alike(self, ends: list[int], form: Alike, matches: list[Any]) -> None:
+        """Take events that `form` has read, as `take_output` would take each."""
+        texts = [match[TEXT_GROUP] for match in matches]
+        group = form.count_group
+        if group is None and all(texts):  # nearly always
+            self._running = False
+            self._ends += ends
+            self._totals += [0] * len(ends)
+            return
+        totals = [None if group is None else int(match[group]) for match in matches]
+        for end, text, total in zip(ends, texts, totals, strict=True):
+            self.take_output(end, bool(text), total)
 
     def _take_usage(self, usage: Mapping[str, Any]) -> int | None:
         """Keep what a usage object says; return its count of output tokens."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from collections.abc import Callable, Generator
 from typing import Any, cast
 
 from harness.client.base import network_error_kind
@@ -21,7 +22,7 @@ _DONE_BYTES = 40  # as much as `_DONE` has to see
 _LINGER_S = 0.25
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BaseProtocol):
     """Asks one request at a time and keeps what its socket reads.
 
     While an answer comes, a read costs one stamp, two appends and a look at its last bytes.
@@ -29,11 +30,14 @@ class Connection(asyncio.Protocol):
     in `Exchange`. `kept` tells whether another request may follow.
     """
 
+    data_received: Callable[[bytes], None]  # what the loop calls with each read
+
     def __init__(self, clock: Clock, turns: Turns, sock: socket.socket, connect_ns: int) -> None:
         self.connect_ns = connect_ns
         self.idle_since_ns = clock.now_ns()
         self.gone = asyncio.get_running_loop().create_future()
         self.kept = True
+        self._clock = clock
         self._now_ns = clock.now_ns
         self._turns = turns
         self._socket = sock
@@ -42,8 +46,7 @@ class Connection(asyncio.Protocol):
 
     def _begin(self) -> None:
         self.reads: list[bytes] = []
-        self.size_bytes = 0
-        self.times_ns: list[int] = []
+        self.times_ns: list[int] = []  # raw, as the clock has them
         self.sent_ns: int | None = None
         self.closed_ns: int | None = None
         self.eof = False
@@ -54,6 +57,11 @@ class Connection(asyncio.Protocol):
         self._persistent = False
         self._fed = 0  # reads that `_end` has taken
         self._every_read = True  # whether each read may be the last, whatever it ends with
+        receiver = self._receive()
+        next(receiver)
+        self.data_received = receiver.send
+        if self._transport is not None:
+            self._transport.set_protocol(self)  # uvloop looks up `data_received` only here
 
     def ask(self, message: bytes) -> asyncio.Future[None]:
         """Send `message` now; the future is done when the answer or the connection has ended."""
@@ -105,16 +113,6 @@ class Connection(asyncio.Protocol):
         if self.sent_ns is None:
             self.sent_ns = self._now_ns()
 
-    def data_received(self, data: bytes) -> None:
-        """Stamp and store; look closer only where the answer may have ended."""
-        self.times_ns.append(self._now_ns())
-        self.reads.append(data)
-        self._turns.reads += 1
-        size_bytes = len(data)
-        self.size_bytes += size_bytes
-        if self._every_read or data.endswith(_MAYBE_END) or size_bytes < _SHORT_BYTES:
-            self._look()
-
     def eof_received(self) -> None:
         """Take the end of the connection; it ends an answer, whole or not."""
         self.eof = True
@@ -130,6 +128,21 @@ class Connection(asyncio.Protocol):
         if not self.gone.done():
             self.gone.set_result(None)
 
+    def _receive(self) -> Generator[None, bytes, None]:
+        """Stamp and store each read of one answer; look closer only where it may have ended.
+
+        A generator, for this is run once a token: its names need no looking up, its frame stays.
+        """
+        raw_ns, stamp, keep = self._clock.raw_ns, self.times_ns.append, self.reads.append
+        turns = self._turns
+        while True:
+            data = yield
+            stamp(raw_ns())
+            keep(data)
+            turns.quiet = False
+            if self._every_read or data.endswith(_MAYBE_END) or len(data) < _SHORT_BYTES:
+                self._look()
+
     # The end of an answer.
 
     def _look(self) -> None:
@@ -144,7 +157,7 @@ class Connection(asyncio.Protocol):
         if reached:
             surplus = self._end is not None and self._end.surplus
             self.kept = self.kept and self._persistent and not surplus
-            self._finish(self.times_ns[-1])
+            self._finish(self.times_ns[-1] - self._clock.origin_ns)
         elif self._linger is None and self._done() is not None:
             loop = asyncio.get_running_loop()
             self._linger = loop.call_later(_LINGER_S, self._end_without_end, len(self.reads))
@@ -179,7 +192,7 @@ class Connection(asyncio.Protocol):
         self._linger = None
         if len(self.reads) == reads and self._answered is not None:
             self.kept = False
-            self._finish(self.times_ns[-1])
+            self._finish(self.times_ns[-1] - self._clock.origin_ns)
 
     def _lose(self, error: Exception) -> None:
         kind = network_error_kind(error) or "connection_reset"

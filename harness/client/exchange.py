@@ -36,12 +36,12 @@ class Exchange:
     sent_ns: int | None  # None: the request never left whole
     connect_ns: int | None
     reads: Sequence[bytes]  # what each read of the socket returned
-    read_times_ns: Sequence[int]  # when it had returned
+    read_times_ns: Sequence[int]  # when it had returned, and `origin_ns` on top
     closed_ns: int
     head: Head | None = None  # None: it stands in `reads`, before the body
     eof: bool = False  # the connection, or a body without its head, came to a good end
     failure: tuple[str, str] | None = None  # what the socket or the clock ended it with: kind, text
-    size_bytes: int = 0  # of all reads, counted as they came: adding them up would hold up a send
+    origin_ns: int = 0  # of the clock that stamped the reads
 
 
 def ended_by(error: Exception, limit_s: float | None = None) -> tuple[str, str]:
@@ -70,7 +70,7 @@ def unread_record(exchange: Exchange) -> RequestRecord:
         turn=request.turn,
         scheduled_ns=exchange.scheduled_ns,
         sent_ns=exchange.sent_ns,
-        first_byte_ns=times_ns[0] if times_ns else None,
+        first_byte_ns=times_ns[0] - exchange.origin_ns if times_ns else None,
         token_events=_NO_EVENTS,
         closed_ns=exchange.closed_ns,
         connect_ns=exchange.connect_ns,
@@ -166,7 +166,8 @@ def _judge(
 
 
 def _record(exchange: Exchange, answer: Answer, raw_ends: NDArray[np.int64]) -> RequestRecord:
-    request, times_ns = exchange.request, np.asarray(exchange.read_times_ns, dtype=np.int64)
+    request = exchange.request
+    times_ns = np.asarray(exchange.read_times_ns, dtype=np.int64) - exchange.origin_ns
     read_ends = np.fromiter(accumulate(map(len, exchange.reads)), np.int64, len(exchange.reads))
     events = np.empty((len(raw_ends), 2), dtype=np.int64)
     events[:, 0] = times_ns[np.searchsorted(read_ends, raw_ends)]

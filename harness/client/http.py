@@ -138,7 +138,7 @@ class HttpClient:
             closed_ns=self._clock.now_ns() if closed_ns is None else closed_ns,
             eof=lent is not None and lent.eof,
             failure=failure,
-            size_bytes=lent.size_bytes if lent else 0,
+            origin_ns=self._clock.origin_ns,
         )
         if lent is not None:
             self._pool.give_back(lent)  # last: the next request on it begins new lists

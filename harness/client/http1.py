@@ -6,10 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
+from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
 
+_CRLF = b"\r\n"
 _HEAD_LIMIT_BYTES = 1 << 20
 _INTERIM_LIMIT_BYTES = 1 << 16  # of answers before the answer
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
@@ -208,6 +211,30 @@ def read_body(raw: bytes, head: Head, *, closed: bool) -> Body:
 
 
 def _chunked_body(raw: bytes, at: int) -> Body:
+    return _plain_chunks(raw, at) or _chunk_by_chunk(raw, at)
+
+
+def _plain_chunks(raw: bytes, at: int) -> Body | None:
+    """Return a whole body whose chunks hold no CR LF, as nearly every stream's; None for others."""
+    lines = raw[at:].split(_CRLF)
+    sizes, pieces, end = lines[:-3:2], lines[1:-3:2], lines[-3:]
+    lengths = list(map(len, pieces))
+    try:
+        if end != [b"0", b"", b""] or not pieces or list(map(chunk_size, sizes)) != lengths:
+            return None
+    except NotHttpError:
+        return None
+    heads = [len(size) + len(_CRLF) for size in sizes]
+    chunks = (head + length + len(_CRLF) for head, length in zip(heads, lengths, strict=True))
+    return Body(
+        data=b"".join(pieces),
+        starts=list(accumulate(lengths[:-1], initial=0)),
+        raw_starts=list(map(add, accumulate(chunks, initial=at), heads)),
+        whole=True,
+    )
+
+
+def _chunk_by_chunk(raw: bytes, at: int) -> Body:
     pieces: list[bytes] = []
     starts, raw_starts = [], []
     length, whole = 0, False

@@ -136,7 +136,6 @@ class AiohttpClient:
             head=attempt.head,
             eof=attempt.whole,
             failure=failure,
-            size_bytes=sum(map(len, attempt.reads)),
         )
         self._live.keep(exchange)
         return self._kept.keep(exchange)

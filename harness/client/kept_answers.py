@@ -21,7 +21,7 @@ class KeptAnswers:
 
     def keep(self, exchange: Exchange) -> RequestRecord:
         """Return the record that `exchange` gives unread; the whole one where there is no room."""
-        size_bytes = exchange.size_bytes
+        size_bytes = _size_bytes(exchange)
         if size_bytes > self._room_bytes:
             self.read_on_the_clock += 1
             return record_of(exchange)
@@ -37,5 +37,9 @@ class KeptAnswers:
         exchange = self._unread.pop(record.request_id, None)
         if exchange is None:
             return record
-        self._room_bytes += exchange.size_bytes
+        self._room_bytes += _size_bytes(exchange)
         return record_of(exchange)
+
+
+def _size_bytes(exchange: Exchange) -> int:
+    return sum(map(len, exchange.reads))

@@ -66,7 +66,7 @@ def _one_line_events(stream: bytes) -> Events | None:
     if stream.count(b"\n") != lines or returns not in (0, lines):
         return None
     around = len(_DATA) + len(blank)
-    return Events(data=data, ends=list(accumulate(len(one) + around for one in data)))
+    return Events(data=data, ends=list(accumulate([len(one) + around for one in data])))
 
 
 def _blocks(stream: bytes) -> Iterator[tuple[int, int, int]]:

@@ -18,21 +18,20 @@ _AT_ONCE = 8
 
 
 class Turns:
-    """Wakes those whose answer has ended. `reads` has to rise with every read of a socket."""
+    """Wakes those whose answer has ended. Whoever reads a socket sets `quiet` to False."""
 
-    __slots__ = ("_clock", "_ended", "_loop", "_seen", "reads")
+    __slots__ = ("_clock", "_ended", "_loop", "quiet")
 
     def __init__(self, clock: Clock) -> None:
-        self.reads = 0
+        self.quiet = False  # nothing was read since the last look
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._ended: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._seen = -1  # reads when the loop was here last
 
     def wake(self, answered: asyncio.Future[None]) -> None:
         """Resolve `answered` when it is its turn, at most 2 ms and those before it from now."""
         if not self._ended:
-            self._seen = -1
+            self.quiet = False
             self._loop.call_soon(self._look)
         self._ended.append((self._clock.now_ns(), answered))
 
@@ -41,8 +40,7 @@ class Turns:
 
         The loop polls its sockets once between two looks.
         """
-        quiet = self.reads == self._seen
-        self._seen = self.reads
+        quiet, self.quiet = self.quiet, True
         if quiet or self._clock.now_ns() - self._ended[0][0] > _LIMIT_NS:
             for _ in range(min(_AT_ONCE, len(self._ended))):
                 _, answered = self._ended.popleft()
