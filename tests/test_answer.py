@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -383,3 +385,29 @@ def test_other_scripts_and_escapes_are_text() -> None:
     events = (token("a"), token("日本"), token('"'), token("b"), token("\n"), token(""), DONE)
 
     assert read(*events).token_ends == ends_of(events, 0, 1, 2, 3, 4)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.text(max_size=3), st.one_of(st.none(), st.integers(min_value=0, max_value=2**31))
+        ),
+        max_size=12,
+    ),
+    st.booleans(),
+)
+def test_events_read_by_their_form_say_what_each_says_parsed(
+    told: list[tuple[str, int | None]], rising: bool
+) -> None:
+    """The same answer, whether or not names of events, which mean nothing, keep forms from use."""
+    counts = [index + 1 if rising else count for index, (_, count) in enumerate(told)]
+    events = [token(text, total=count) for (text, _), count in zip(told, counts, strict=True)]
+    events += [token("", finish="length"), usage_event(len(told)), DONE]
+
+    by_form = read(*events)
+    parsed = read(*(b"event: message\n" + one for one in events))
+
+    named = {end: index for index, end in enumerate(accumulate(len(e) + 15 for e in events))}
+    plain = {end: index for index, end in enumerate(accumulate(map(len, events)))}
+    assert [plain[end] for end in by_form.token_ends] == [named[end] for end in parsed.token_ends]
+    assert replace(by_form, token_ends=[]) == replace(parsed, token_ends=[])

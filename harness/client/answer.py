@@ -9,6 +9,8 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import lt
 from typing import Any
 
 from harness.client.alike import TEXT_GROUP, Alike, has_output, learned
@@ -182,17 +184,23 @@ class _Reader:
             self._total = self._usage["output"] = total
 
     def take_alike(self, ends: list[int], form: Alike, matches: list[Any]) -> None:
-        """Take events that `form` has read, as `take_output` would take each."""
-        texts = [match[TEXT_GROUP] for match in matches]
+        """Take events that `form` has read, as `take_output` takes each; at once where it can."""
         group = form.count_group
-        if group is None and all(texts):  # nearly always
+        texts = [match[TEXT_GROUP] for match in matches]
+        totals = [] if group is None else [int(match[group]) for match in matches]
+        if all(texts) and group is None:
             self._running = False
-            self._ends += ends
-            self._totals += [0] * len(ends)
-            return
-        totals = [None if group is None else int(match[group]) for match in matches]
-        for end, text, total in zip(ends, texts, totals, strict=True):
-            self.take_output(end, bool(text), total)
+            self._take_all(ends, [0] * len(ends))
+        elif all(texts) and self._running and _rises([self._total, *totals]):
+            self._take_all(ends, totals)
+            self._total = self._usage["output"] = totals[-1]
+        else:
+            for end, text, total in zip(ends, texts, totals or repeat(None)):  # noqa: B905
+                self.take_output(end, bool(text), total)
+
+    def _take_all(self, ends: list[int], totals: list[int]) -> None:
+        self._ends += ends
+        self._totals += totals
 
     def _take_usage(self, usage: Mapping[str, Any]) -> int | None:
         """Keep what a usage object says; return its count of output tokens."""
@@ -269,6 +277,11 @@ def _error_message(value: object) -> str | None:
     if not told and not isinstance(inner, dict):
         return None
     return shown(_text(told[0] if told else inner))
+
+
+def _rises(totals: list[int]) -> bool:
+    """Return whether these counts grow from each to the next, and the last can be one."""
+    return all(map(lt, totals, totals[1:])) and totals[-1] <= _MOST_TOKENS
 
 
 def _is_count(value: object) -> bool:
