@@ -191,7 +191,7 @@ class _Reader:
         if all(texts) and group is None:
             self._running = False
             self._take_all(ends, [0] * len(ends))
-        elif all(texts) and self._running and _rises([self._total, *totals]):
+        elif all(texts) and _rises([self._total, *totals]):
             self._take_all(ends, totals)
             self._total = self._usage["output"] = totals[-1]
         else:
