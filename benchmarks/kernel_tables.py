@@ -28,7 +28,7 @@ SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXTS = (512, 1024, 2048, 4096, 8192)
 PROMPTS = (512, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 _ENGINE = "vllm"  # of the engines in [ops]
-_CUSTOM_ALL_REDUCE_BYTES = 2**21  # NCCL above
+_CUSTOM_ALL_REDUCE_BYTES = 2**22  # NCCL above
 _MODELS = {
     "Llama-2-7b-hf": "llama-2-7b",
     "LLaMA-7B": "llama-2-7b",
@@ -43,6 +43,8 @@ _LAYERS = (
     ("Llama-2-70b-hf", 2),
     ("Meta-Llama-3-8B", 1),
 )
+_STATIC_VERSIONS = ("0.5", "0.6")  # whose figures are of batches that begin and end together
+_EARLY_VERSIONS = ("0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "~0.2", "2023", "2024")
 _BETWEEN = ("input_layernorm_ms", "attn_rope_ms", "post_attention_layernorm_ms", "mlp_act_ms")
 _GPUS = {"A100-80GB": "a100-80gb", "A100-40GB": "a100-40gb"}
 
@@ -80,7 +82,8 @@ class KernelTables:
                 self._gemm[row["n"], row["k"]].add(int(row["m"]), float(row["latency_ms"]))
         self._reduce: dict[tuple[str, int], _Line] = defaultdict(_Line)
         for row in _rows(folder / "ops" / "all_reduce_a100_sxm.csv"):
-            gpus, size = int(row["num_gpus"]), int(row["message_size"])
+            # The tables count 16-bit numbers.
+            gpus, size = int(row["num_gpus"]), 2 * int(row["message_size"])
             self._reduce[row["kernel_source"], gpus].add(size, float(row["latency_ms"]))
         self._attention: dict[tuple[str, ...], _Line] = defaultdict(_Line)
         for name, length in (("generation", "kv_len"), ("context", "isl")):
@@ -127,6 +130,7 @@ class KernelTables:
                 output_tokens=int(row["out_len"]),
                 value=float(row["value"]) * (gpus if row["unit"].endswith("/GPU") else 1),
                 source=f"{row['source'].split(' ')[0]} {row['engine']}",
+                engine=_software(row["engine"], row.get("version", "")),
             )
 
     def _layers(self, name: str, gpus: int, source: str, work: tuple[int, int]) -> Iterator[Figure]:
@@ -184,6 +188,15 @@ class KernelTables:
         name = "generation" if sequences else "context"
         heads = (str(model.heads // gpus), str(model.kv_heads // gpus))
         return self._attention[name, *heads, str(sequences or 1)].at(length)
+
+
+def _software(engine: str, version: str) -> str:
+    """Return whose software a row was measured with; current where its time is not known."""
+    if engine == "TensorRT-LLM" and version.startswith(_STATIC_VERSIONS):
+        return "trtllm-2023"
+    if not version.startswith(_EARLY_VERSIONS):
+        return "current"
+    return {"vLLM": "vllm-2024", "TensorRT-LLM": "trtllm-2024"}.get(engine, "current")
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -26,6 +26,9 @@ class Deployment:
     kv_cache_dtype: str = "auto"  # auto is 16 bit
     cuda_graphs: bool = True
     overlap: bool = True
+    software: str = (
+        "current"  # or that of engines of the time: vllm-2024 | trtllm-2023 | trtllm-2024
+    )
     speculative: str = "off"  # off | ngram | draft | eagle | eagle3
     draft: ModelShape | None = None  # for `draft`; None: the usual small model of the family
     draft_branches: int = 1  # children of each node of a draft tree; 1 is a chain
@@ -33,6 +36,8 @@ class Deployment:
 
     def __post_init__(self) -> None:
         _check_sharing(self.model, self.tensor_parallel)
+        if self.software == "vllm-2024" and self.overlap:
+            raise UnsupportedToggleError("overlap_scheduling: vLLM had none in 2024")
         if self.speculative == "ngram" and self.draft_depth is not None:
             raise UnsupportedToggleError(
                 "speculative ngram looks up one continuation: a tree needs a network that drafts"
