@@ -1,4 +1,6 @@
-"""What others measured, from `tests/measured`; run as a program it writes docs/prediction.md's tables.
+"""What others measured, from `tests/measured`; run as a program it writes the tables of a page.
+
+The page is docs/prediction.md.
 
 Each figure is beside what the embedded engine says of it; no number of the tables is by hand.
 """
