@@ -154,7 +154,7 @@ def test_a_model_that_does_not_fit_is_an_answer(capsys: pytest.CaptureFixture[st
     assert "GPUs of which as many would do: 1 x b200" in text
     assert "users at once" not in text
     assert document["fit"]["fits"] is False
-    assert document["memory"]["kv_room_bytes"] == pytest.approx(-62.3 * 2**30, rel=1e-3)
+    assert document["memory"]["kv_room_bytes"] == pytest.approx(-62.0 * 2**30, rel=1e-3)
     assert {row["users"] for row in document["users"]} == {0}
 
 

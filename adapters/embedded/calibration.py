@@ -333,8 +333,8 @@ ASSUMPTIONS = {
     "host": f"the host needs {HOST_STEP_S * 1e3:g} ms a step and {HOST_SEQUENCE_S * 1e6:.0f} µs a "
     "sequence",
     "vllm-2024": f"the host of vLLM 0.2 to 0.6 needs {VLLM_2024_STEP_S * 1e3:g} ms a step, "
-    f"{VLLM_2024_WORKERS_S * 1e3:g} ms more with several GPUs, and {VLLM_2024_SEQUENCE_S * 1e6:.0f} "
-    "µs a sequence, while the GPU waits",
+    f"{VLLM_2024_WORKERS_S * 1e3:g} ms more with several GPUs, and {VLLM_2024_SEQUENCE_S * 1e6:.0f}"
+    " µs a sequence, while the GPU waits",
     "overlap": "overlapped scheduling hides the host's time behind the GPU's, save "
     f"{OVERLAP_REST_S * 1e3:g} ms a step",
     "launch": f"CUDA graphs replay steps that only decode; otherwise each of a layer's "
