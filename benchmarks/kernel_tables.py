@@ -28,7 +28,7 @@ SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXTS = (512, 1024, 2048, 4096, 8192)
 PROMPTS = (512, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 _ENGINE = "vllm"  # of the engines in [ops]
-_CUSTOM_ALL_REDUCE_BYTES = 2**21  # NCCL above
+_CUSTOM_ALL_REDUCE_BYTES = 2**22  # NCCL above
 _MODELS = {
     "Llama-2-7b-hf": "llama-2-7b",
     "LLaMA-7B": "llama-2-7b",
@@ -36,6 +36,7 @@ _MODELS = {
     "Llama-2-70B": "llama-2-70b",
     "Meta-Llama-3-8B": "llama-3-8b",
     "Meta-Llama-3-70B": "llama-3-70b",
+    "Llama-3.1-70B": "llama-3.1-70b",
 }
 _LAYERS = (
     ("Llama-2-70b-hf", 4),
@@ -43,8 +44,17 @@ _LAYERS = (
     ("Llama-2-70b-hf", 2),
     ("Meta-Llama-3-8B", 1),
 )
+_STATIC_VERSIONS = ("0.5", "0.6")  # whose figures are of batches that begin and end together
+_EARLY_VERSIONS = ("0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "~0.2", "2023", "2024")
 _BETWEEN = ("input_layernorm_ms", "attn_rope_ms", "post_attention_layernorm_ms", "mlp_act_ms")
-_GPUS = {"A100-80GB": "a100-80gb", "A100-40GB": "a100-40gb"}
+_GPUS = {
+    "A100-80GB": "a100-80gb",
+    "A100-40GB": "a100-40gb",
+    "H100-80GB": "h100-80gb",
+    "L40S": "l40s",
+}
+_QUANTIZATION = {"fp16": "none", "bf16": "none", "fp8": "fp8"}
+_LOADS = {"batch": "batch", "concurrency": "between_tokens"}
 
 
 class _Line:
@@ -80,7 +90,8 @@ class KernelTables:
                 self._gemm[row["n"], row["k"]].add(int(row["m"]), float(row["latency_ms"]))
         self._reduce: dict[tuple[str, int], _Line] = defaultdict(_Line)
         for row in _rows(folder / "ops" / "all_reduce_a100_sxm.csv"):
-            gpus, size = int(row["num_gpus"]), int(row["message_size"])
+            # The tables count 16-bit numbers.
+            gpus, size = int(row["num_gpus"]), 2 * int(row["message_size"])
             self._reduce[row["kernel_source"], gpus].add(size, float(row["latency_ms"]))
         self._attention: dict[tuple[str, ...], _Line] = defaultdict(_Line)
         for name, length in (("generation", "kv_len"), ("context", "isl")):
@@ -110,23 +121,31 @@ class KernelTables:
         yield from self.published()
 
     def published(self) -> Iterator[Figure]:
-        """Return first tokens and fixed-length batches of known models on A100, 16 bit."""
+        """Return first tokens, batches and closed loops of known models and GPUs."""
         for row in self._published:
-            gpu = _GPUS.get(row["hardware"].split(" ")[0])
-            name, load = _MODELS.get(row["model"]), row["rate_or_concurrency"]
-            if gpu is None or name is None or row["dtype"] != "fp16" or load[:6] != "batch ":
+            gpu, name = _GPUS.get(row["hardware"].split(" ")[0]), _MODELS.get(row["model"])
+            load, _, sequences = row["rate_or_concurrency"].partition(" ")
+            kind, quantization = _LOADS.get(load), _QUANTIZATION.get(row["dtype"])
+            if gpu is None or name is None or kind is None or quantization is None:
                 continue
-            first, gpus = row["out_len"] == "1", int(row["gpus"])
+            if kind == "between_tokens" and row["metric"] != "TPOT":
+                continue
+            engine, gpus = _software(row["engine"], row.get("version", "")), int(row["gpus"])
             yield Figure(
-                kind="first_token" if first else "batch",
+                kind="first_token" if row["out_len"] == "1" else kind,
                 gpu=gpu,
                 gpus=gpus,
                 model=name,
-                sequences=int(load[6:]),
+                sequences=int(sequences),
                 prompt_tokens=int(row["in_len"]),
                 output_tokens=int(row["out_len"]),
                 value=float(row["value"]) * (gpus if row["unit"].endswith("/GPU") else 1),
                 source=f"{row['source'].split(' ')[0]} {row['engine']}",
+                engine=engine,
+                quantization=quantization,
+                kv_cache_dtype="fp8"
+                if (engine, quantization) == ("trtllm-2023", "fp8")
+                else "auto",
             )
 
     def _layers(self, name: str, gpus: int, source: str, work: tuple[int, int]) -> Iterator[Figure]:
@@ -184,6 +203,15 @@ class KernelTables:
         name = "generation" if sequences else "context"
         heads = (str(model.heads // gpus), str(model.kv_heads // gpus))
         return self._attention[name, *heads, str(sequences or 1)].at(length)
+
+
+def _software(engine: str, version: str) -> str:
+    """Return whose software a row was measured with; current where its time is not known."""
+    if engine == "TensorRT-LLM" and version.startswith(_STATIC_VERSIONS):
+        return "trtllm-2023"
+    if not version.startswith(_EARLY_VERSIONS):
+        return "current"
+    return {"vLLM": "vllm-2024", "TensorRT-LLM": "trtllm-2024"}.get(engine, "current")
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

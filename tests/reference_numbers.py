@@ -1,6 +1,6 @@
 """The computed tables of docs/reference-numbers.md; run as a program it writes them there.
 
-Also the page of `harness capacity` in the README.
+Also the page of `harness capacity` in docs/capacity.md.
 
 Roofs and predictions come from the embedded engine's own step times; nothing is written by hand.
 """
@@ -25,7 +25,7 @@ from harness.commands.capacity_text import capacity_lines
 from results.analysis import summarize
 from results.units import significant
 
-README = Path(__file__).parents[1] / "README.md"
+CAPACITY_PAGE = Path(__file__).parents[1] / "docs" / "capacity.md"
 PAGE = Path(__file__).parents[1] / "docs" / "reference-numbers.md"
 ENGINES = ("vLLM", "SGLang", "TensorRT-LLM")
 ONE_USER_TOKENS_PER_S = (50, 55, 65)
@@ -242,7 +242,7 @@ def written(page: str, computed: Mapping[str, str]) -> str:
 
 
 def capacity_page() -> str:
-    """Return what `harness capacity` prints above its last paragraph, as the README shows it."""
+    """Return what `harness capacity` prints above its last paragraph, as its page shows it."""
     text = "\n".join(capacity_lines(capacity(settings())))
     return text[: text.index("\none user at")].strip()
 
@@ -252,5 +252,5 @@ if __name__ == "__main__":
         now = written(PAGE.read_text(encoding="utf-8"), tables(Path(name)))
         PAGE.write_text(now, encoding="utf-8")
     block = re.compile(r"(?<=```text\n)llama-3-70b on 4 × [^`]*(?=\n```)")
-    readme = block.sub(capacity_page(), README.read_text(encoding="utf-8"))
-    README.write_text(readme, encoding="utf-8")
+    shown = block.sub(capacity_page(), CAPACITY_PAGE.read_text(encoding="utf-8"))
+    CAPACITY_PAGE.write_text(shown, encoding="utf-8")

@@ -40,11 +40,15 @@ def test_all_reduce_grows_with_the_message(gpus: int) -> None:
 
 
 def test_all_reduce_of_four_gpus_is_as_measured() -> None:
-    """As on 4 A100 (NVIDIA aiconfigurator): 6 µs at 16 KB, 26 µs at 1 MiB, 0.54 ms at 32 MiB."""
+    """As on 4 A100 (NVIDIA aiconfigurator): 6 µs at 32 KB, 26 µs at 2 MiB, 0.54 ms at 64 MiB.
+
+    Its sizes count 16-bit numbers. vidur measured 0.60 ms for 64 MiB, in bytes.
+    """
     curve = ALL_REDUCE_S[4]
-    assert curve(16384) == pytest.approx(6.0e-6)
-    assert curve(2**20) == pytest.approx(26e-6)
-    assert curve(2**25) == pytest.approx(544e-6, rel=0.01)
+    assert curve(2 * 16384) == pytest.approx(6.0e-6)
+    assert curve(2**21) == pytest.approx(26e-6)
+    assert curve(2**26) == pytest.approx(544e-6, rel=0.01)
+    assert curve(2**26) == pytest.approx(603e-6, rel=0.1)
 
 
 @given(st.integers(1, 100_000))
@@ -136,7 +140,7 @@ def test_logits_are_gathered_over_the_link() -> None:
     quick, slow = (
         _pass("llama-3-70b", gpus, link_bytes_per_s=link) for gpus, link in ((4, 600e9), (4, 60e9))
     )
-    assert slow.head_s(64) > quick.head_s(64) + 5e-4
+    assert slow.head_s(64) > quick.head_s(64) + 3e-4
     alone = [_pass("llama-3-8b", 1, link_bytes_per_s=link).head_s(64) for link in (600e9, 60e9)]
     assert alone[0] == alone[1]
     assert quick.head_s(0) == 0.0

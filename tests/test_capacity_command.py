@@ -148,13 +148,13 @@ def test_a_model_that_does_not_fit_is_an_answer(capsys: pytest.CaptureFixture[st
     document = json.loads(printed(capsys, "--count", "1", "--json"))
 
     assert "DOES NOT FIT" in text
-    assert "134.3 GiB" in text
-    assert "62.3 too few" in text
+    assert "133.3 GiB" in text
+    assert "62.0 too few" in text
     assert "what would fit: 2 GPUs, or quantization int8, or quantization int4" in text
     assert "GPUs of which as many would do: 1 x b200" in text
     assert "users at once" not in text
     assert document["fit"]["fits"] is False
-    assert document["memory"]["kv_room_bytes"] == pytest.approx(-62.3 * 2**30, rel=1e-3)
+    assert document["memory"]["kv_room_bytes"] == pytest.approx(-62.0 * 2**30, rel=1e-3)
     assert {row["users"] for row in document["users"]} == {0}
 
 

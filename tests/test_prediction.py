@@ -9,50 +9,27 @@ import sys
 from pathlib import Path
 
 import pytest
+from published_figures import PAGE, errors_of, measured, tables
+from reference_numbers import written
 
 from adapters.embedded.accuracy import (
     BATCH,
+    BETWEEN_TOKENS,
     COMPARISONS,
     DECODE,
-    FIRST_TOKEN,
+    H100_BATCH,
+    L40S_BATCH,
     PREFILL,
-    SPREAD_BATCH,
     Comparison,
     accuracy_of,
+    known_step_errors,
 )
-from adapters.embedded.figures import Figure, error_percent
 from adapters.embedded.hardware import find_gpu
 
 ROOT = Path(__file__).parents[1]
-NUMBERS = ("gpus", "sequences", "prompt_tokens", "output_tokens")
-
-
-def measured() -> list[Figure]:
-    """The figures of `tests/measured/a100.csv`."""
-    path = ROOT / "tests" / "measured" / "a100.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        return [
-            Figure(
-                **{
-                    key: int(text) if key in NUMBERS else float(text) if key == "value" else text
-                    for key, text in row.items()
-                }  # type: ignore[arg-type]
-            )
-            for row in csv.DictReader(file)
-        ]
-
-
-def comparison_of(figure: Figure) -> Comparison:
-    """The comparison that a figure belongs to."""
-    if figure.kind == "batch":
-        spread = figure.gpus == 4 and figure.gpu == "a100-40gb"
-        return SPREAD_BATCH if spread else BATCH
-    return {"decode": DECODE, "prefill": PREFILL, "first_token": FIRST_TOKEN}[figure.kind]
-
-
-ERRORS: dict[Comparison, list[float]] = {comparison: [] for comparison in COMPARISONS}
-for _figure in measured():
-    ERRORS[comparison_of(_figure)].append(error_percent(_figure))
+ERRORS = {
+    comparison: [error for _, error in pairs] for comparison, pairs in errors_of(measured()).items()
+}
 
 
 @pytest.mark.parametrize("comparison", COMPARISONS, ids=lambda one: one.what[:30])
@@ -67,8 +44,15 @@ def test_the_stated_errors_are_those_measured(comparison: Comparison) -> None:
 
 @pytest.mark.parametrize(
     ("comparison", "aim_percent", "share"),
-    [(DECODE, 8, 0.95), (PREFILL, 10, 0.95), (BATCH, 15, 0.85)],
-    ids=["decode", "prefill", "batch"],
+    [
+        (DECODE, 8, 0.95),
+        (PREFILL, 10, 0.95),
+        (BATCH, 15, 0.95),
+        (BETWEEN_TOKENS, 8, 0.85),
+        (H100_BATCH, 15, 0.9),
+        (L40S_BATCH, 15, 1.0),
+    ],
+    ids=["decode", "prefill", "batch", "between", "h100", "l40s"],
 )
 def test_nearly_all_figures_are_within_the_aim(
     comparison: Comparison, aim_percent: float, share: float
@@ -81,13 +65,22 @@ def test_nearly_all_figures_are_within_the_aim(
     assert abs(statistics.median(errors)) < aim_percent / 2
 
 
+def test_the_page_shows_the_errors_as_they_are() -> None:
+    """Both tables of docs/prediction.md; `python tests/published_figures.py` writes them anew."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert written(page, tables()) == page
+    assert page.count("<!-- comparisons -->") == page.count("<!-- single figures -->") == 1
+
+
 def test_reports_say_how_exact_the_times_are() -> None:
-    """On A100 each comparison is a sentence; on any other GPU none is claimed."""
-    said = accuracy_of(find_gpu("a100-80gb"))
-    assert len(said) == len(COMPARISONS)
-    assert all("median error" in sentence and "worst" in sentence for sentence in said)
+    """Each comparison of a GPU is a sentence; of a GPU that was never compared none is claimed."""
+    said = [accuracy_of(find_gpu(name)) for name in ("a100-80gb", "h100-80gb", "l40s")]
+    assert sorted(sum(said, ())) == sorted(one.sentence for one in COMPARISONS)
+    assert all("median error" in sentence and "worst" in sentence for sentence in said[0])
     (other,) = accuracy_of(find_gpu("h200"))
     assert "no measurement" in other
+    assert known_step_errors(find_gpu("h100-80gb")) == (BETWEEN_TOKENS,)
+    assert known_step_errors(find_gpu("h200")) == ()
 
 
 TABLES = {
@@ -134,7 +127,7 @@ def test_the_script_sets_tables_beside_predictions(tmp_path: Path) -> None:
     assert any("100.0 tokens/s" in line for line in lines)  # of both GPUs
     with (tmp_path / "figures.csv").open(encoding="utf-8", newline="") as file:
         kinds = [row["kind"] for row in csv.DictReader(file)]
-    assert kinds == ["decode", "decode", "prefill", "first_token", "batch"]
+    assert kinds == ["decode", "decode", "prefill", "first_token", "batch", "first_token"]
 
 
 def test_the_script_refuses_a_folder_without_tables(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ blocks: 1
 
 def test_swap_is_proven_from_the_counters(tmp_path: Path) -> None:
     """In a crowded memory both arms preempt, and only one moves tokens to the host."""
-    arms = swept(tmp_path, SWEEP.format(share=0.5))
+    arms = swept(tmp_path, SWEEP.format(share=0.48))
 
     swap, base = arms["preemption=swap"], arms["baseline"]
     assert swap["evidence"]["preemption"]["verdict"] == "verified"

@@ -81,6 +81,35 @@ GEMM_FLOPS_SHARE = Curve(
     )
 )
 
+# The shares are of an A100-80GB's peak. Its multiprocessors hold them down more than its memory:
+# they wait for what they have asked for. Another GPU streams what its multiprocessors keep on the
+# way, a (as those of an A100, times number × clock), and what its memory gives, m (DRAM_SHARE of
+# its peak), allow between them: (a⁻⁴ + m⁻⁴)^-¼, soft where both are near. HOPPER_IN_FLIGHT is
+# what asynchronous copies add to number × clock, from [vidur]'s layers on H100.
+SHARE_BYTES_PER_S = 2.039e12
+SHARE_MULTIPROCESSORS_HZ = 108 * 1.41e9
+DRAM_SHARE = 0.92
+HOPPER_IN_FLIGHT = 2.0
+# [vidur] on H100, Llama-2-7B at TP 1 and 70B at TP 1 and 4, less the starts (TP 2 and 8 are left
+# out, for checking). The jumps are those of 132 multiprocessors.
+HOPPER_GEMM_FLOPS_SHARE = Curve(
+    (
+        (128, 0.40),
+        (160, 0.40),
+        (192, 0.44),
+        (256, 0.60),
+        (257, 0.52),
+        (384, 0.56),
+        (512, 0.72),
+        (513, 0.62),
+        (768, 0.645),
+        (1024, 0.69),
+        (1536, 0.72),
+        (2048, 0.745),
+        (4096, 0.745),
+    )
+)
+
 # --- Attention -----------------------------------------------------------------------------------
 # Decode, a layer: (sequences × KV heads of this GPU, seconds before any KV is read) and (…, share
 # of peak bandwidth while reading it). Lines fitted to [ops] vLLM, 8-64 query heads over 1-8 KV
@@ -122,74 +151,135 @@ PREFILL_ATTENTION_START_S = 11e-6
 PREFILL_ATTENTION_FLOPS_SHARE = 0.567
 PREFILL_ATTENTION_EXTRA_PAIRS = 300
 PREFILL_TILE_TOKENS = 64
-PREFILL_MULTIPROCESSORS = 108
+
+# Without groups of query heads the kernel need not gather them: so much of the start falls away.
+UNGROUPED_START_S = 9e-6
+# TensorRT-LLM of 2023 and 2024, as its build options were by default. Without multi-block mode one
+# block goes through the context of a sequence and head token by token, in this time at an A100's
+# clock: from batches of one of Llama-2-7B on one A100. Its kernel for grouped heads (XQA) was off
+# until 0.7, and then for groups of 8 and 16; otherwise each query head reads the KV, from the L2
+# cache at the rate that [ops] has for caches that fit there, numbers of 8 bit as slowly as of 16.
+ONE_BLOCK_TOKEN_S = 14e-9
+ONE_BLOCK_HZ = 1.41e9
+GROUPS_READ_TOGETHER = {"trtllm-2023": (1,), "trtllm-2024": (1, 8, 16)}
+L2_BYTES_PER_S = 3.3e12
 
 # --- All-reduce ----------------------------------------------------------------------------------
-# GPUs → (bytes, seconds). [ops]: vLLM's own kernel in a CUDA graph up to 2 MiB, NCCL above.
+# GPUs → (bytes, seconds). [ops]: vLLM's own kernel in a CUDA graph up to 4 MiB, NCCL above. The
+# tables count 16-bit numbers, not bytes. NCCL on H100 lets the switch add up (NVLS): [vidur] has
+# 0.48 to 0.54 of its A100's times there from 16 MB, where the links alone would give 0.67.
 ALL_REDUCE_S = {
     2: Curve(
         (
-            (128, 4.9e-6),
-            (8192, 5.3e-6),
-            (65536, 5.7e-6),
-            (131072, 6.6e-6),
-            (262144, 8.0e-6),
-            (524288, 10.7e-6),
-            (1048576, 15.2e-6),
-            (2097152, 25.2e-6),
-            (4194304, 87.1e-6),
-            (8388608, 128.2e-6),
-            (16777216, 224.2e-6),
-            (33554432, 391.5e-6),
-            (67108864, 747.5e-6),
-            (268435456, 2781e-6),
+            (256, 4.9e-6),
+            (16384, 5.3e-6),
+            (131072, 5.7e-6),
+            (262144, 6.6e-6),
+            (524288, 8.0e-6),
+            (1048576, 10.7e-6),
+            (2097152, 15.2e-6),
+            (4194304, 25.2e-6),
+            (8388608, 87.1e-6),
+            (16777216, 128.2e-6),
+            (33554432, 224.2e-6),
+            (67108864, 391.5e-6),
+            (134217728, 747.5e-6),
+            (536870912, 2781e-6),
         ),
         extend=True,
     ),
     4: Curve(
         (
-            (128, 5.2e-6),
-            (4096, 5.5e-6),
-            (16384, 6.0e-6),
-            (32768, 6.6e-6),
-            (65536, 7.8e-6),
-            (131072, 9.9e-6),
-            (262144, 14.5e-6),
-            (524288, 18.3e-6),
-            (1048576, 26.0e-6),
-            (2097152, 41.5e-6),
-            (4194304, 111.0e-6),
-            (8388608, 183.5e-6),
-            (16777216, 288.0e-6),
-            (33554432, 544.3e-6),
-            (67108864, 1000.5e-6),
-            (268435456, 3716e-6),
+            (256, 5.2e-6),
+            (8192, 5.5e-6),
+            (32768, 6.0e-6),
+            (65536, 6.6e-6),
+            (131072, 7.8e-6),
+            (262144, 9.9e-6),
+            (524288, 14.5e-6),
+            (1048576, 18.3e-6),
+            (2097152, 26.0e-6),
+            (4194304, 41.5e-6),
+            (8388608, 111.0e-6),
+            (16777216, 183.5e-6),
+            (33554432, 288.0e-6),
+            (67108864, 544.3e-6),
+            (134217728, 1000.5e-6),
+            (536870912, 3716e-6),
         ),
         extend=True,
     ),
     8: Curve(
         (
-            (128, 5.7e-6),
-            (4096, 6.3e-6),
-            (16384, 6.9e-6),
-            (32768, 8.4e-6),
-            (65536, 11.4e-6),
-            (131072, 17.1e-6),
-            (262144, 18.9e-6),
-            (524288, 21.7e-6),
-            (1048576, 27.9e-6),
-            (2097152, 45.4e-6),
-            (4194304, 128.0e-6),
-            (8388608, 216.5e-6),
-            (16777216, 367.0e-6),
-            (33554432, 595.3e-6),
-            (67108864, 1169e-6),
-            (268435456, 4226e-6),
+            (256, 5.7e-6),
+            (8192, 6.3e-6),
+            (32768, 6.9e-6),
+            (65536, 8.4e-6),
+            (131072, 11.4e-6),
+            (262144, 17.1e-6),
+            (524288, 18.9e-6),
+            (1048576, 21.7e-6),
+            (2097152, 27.9e-6),
+            (4194304, 45.4e-6),
+            (8388608, 128.0e-6),
+            (16777216, 216.5e-6),
+            (33554432, 367.0e-6),
+            (67108864, 595.3e-6),
+            (134217728, 1169e-6),
+            (536870912, 4226e-6),
         ),
         extend=True,
     ),
 }
+# NCCL for messages that vLLM's own kernel would take [ops]. TensorRT-LLM of 2023 and 2024 is taken
+# to have used it for all: its batches of 70B on 4 H100 are slower by that for each all-reduce.
+NCCL_BELOW_BYTES = 8 * 2**20
+NCCL_S = {
+    2: Curve(
+        (
+            (512, 10.0e-6),
+            (8192, 11.0e-6),
+            (16384, 12.8e-6),
+            (131072, 13.4e-6),
+            (262144, 15.3e-6),
+            (524288, 19.4e-6),
+            (1048576, 40.8e-6),
+            (2097152, 47.6e-6),
+            (4194304, 55.8e-6),
+            (8388608, 87.1e-6),
+        )
+    ),
+    4: Curve(
+        (
+            (512, 14.2e-6),
+            (8192, 14.7e-6),
+            (16384, 16.3e-6),
+            (32768, 17.4e-6),
+            (262144, 18.1e-6),
+            (524288, 22.9e-6),
+            (1048576, 29.8e-6),
+            (2097152, 46.2e-6),
+            (4194304, 68.8e-6),
+            (8388608, 111.0e-6),
+        )
+    ),
+    8: Curve(
+        (
+            (512, 21.5e-6),
+            (8192, 21.5e-6),
+            (16384, 22.6e-6),
+            (32768, 26.0e-6),
+            (262144, 27.5e-6),
+            (524288, 30.1e-6),
+            (1048576, 38.9e-6),
+            (2097152, 53.7e-6),
+            (4194304, 77.3e-6),
+            (8388608, 128.0e-6),
+        )
+    ),
+}
 ALL_REDUCE_LINK_BYTES_PER_S = 600e9  # the NVLink of the A100 that they were measured on
+ALL_REDUCE_NVLS = 0.78
 # What one all-reduce keeps the host busy without a graph: the least that vLLM's own kernel takes
 # when it is launched one by one [ops].
 ALL_REDUCE_LAUNCH_S = 44e-6
@@ -219,6 +309,11 @@ KERNEL_PAUSE_S = 1.5e-6
 # current ones are taken to need a third of the part that grows.
 HOST_STEP_S = 1.0e-3
 HOST_SEQUENCE_S = 15e-6
+# vLLM 0.2 to 0.6: scheduler, sampler and detokenizer are Python that the GPU waits for. [vidur] of
+# May 2024: 0.8 ms and 47 µs a sequence on one GPU, 0.6 ms more on several, the same for 3B and 70B.
+VLLM_2024_STEP_S = 0.8e-3
+VLLM_2024_WORKERS_S = 0.6e-3
+VLLM_2024_SEQUENCE_S = 47e-6
 OVERLAP_REST_S = 0.1e-3  # what of it even an overlapping scheduler does not hide
 NGRAM_STEP_S = 50e-6  # prompt lookup on the host, which the next step must wait for
 NGRAM_SEQUENCE_S = 10e-6
@@ -237,6 +332,9 @@ ASSUMPTIONS = {
     f"{ELEMENTWISE_START_S * 1e6:.0f} µs each, plus their bytes",
     "host": f"the host needs {HOST_STEP_S * 1e3:g} ms a step and {HOST_SEQUENCE_S * 1e6:.0f} µs a "
     "sequence",
+    "vllm-2024": f"the host of vLLM 0.2 to 0.6 needs {VLLM_2024_STEP_S * 1e3:g} ms a step, "
+    f"{VLLM_2024_WORKERS_S * 1e3:g} ms more with several GPUs, and {VLLM_2024_SEQUENCE_S * 1e6:.0f}"
+    " µs a sequence, while the GPU waits",
     "overlap": "overlapped scheduling hides the host's time behind the GPU's, save "
     f"{OVERLAP_REST_S * 1e3:g} ms a step",
     "launch": f"CUDA graphs replay steps that only decode; otherwise each of a layer's "

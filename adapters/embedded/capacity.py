@@ -20,6 +20,7 @@ from adapters.embedded.memory import (
     kv_bytes_per_token,
     kv_room,
     unjudged_room,
+    usable_bytes,
     weight_bytes,
 )
 from adapters.embedded.roofline import StepTime
@@ -48,7 +49,7 @@ class Memory:
     usable_bytes_per_gpu: int
     weights_bytes: int
     weights_bytes_per_gpu: int
-    reserve_bytes_per_gpu: int  # runtime, CUDA graphs, activations of the largest step
+    reserve_bytes_per_gpu: int  # runtime, activations of the largest step
     reserved_step_tokens: int  # what that step holds
     reserved_sequences: int
     kv_room_bytes: int  # negative: so much is missing before any KV
@@ -232,7 +233,7 @@ def _memory(built: Deployment, limits: MemoryLimits, room: KvRoom) -> Memory:
     memory_bytes = built.gpu.memory_bytes
     return Memory(
         memory_bytes_per_gpu=memory_bytes,
-        usable_bytes_per_gpu=round(memory_bytes * limits.memory_utilization),
+        usable_bytes_per_gpu=round(usable_bytes(built, limits)),
         weights_bytes=weight_bytes(built.model, built.quantization),
         weights_bytes_per_gpu=room.weights_bytes,
         reserve_bytes_per_gpu=room.reserve_bytes,

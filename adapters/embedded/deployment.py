@@ -10,6 +10,8 @@ from adapters.embedded.hardware import Gpu
 from adapters.embedded.model_shape import ModelShape
 from adapters.embedded.models import find_model
 
+SOFTWARE = ("current", "vllm-2024", "trtllm-2023", "trtllm-2024")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
@@ -26,6 +28,7 @@ class Deployment:
     kv_cache_dtype: str = "auto"  # auto is 16 bit
     cuda_graphs: bool = True
     overlap: bool = True
+    software: str = "current"  # or, for figures that were published then, one of SOFTWARE
     speculative: str = "off"  # off | ngram | draft | eagle | eagle3
     draft: ModelShape | None = None  # for `draft`; None: the usual small model of the family
     draft_branches: int = 1  # children of each node of a draft tree; 1 is a chain
@@ -33,6 +36,10 @@ class Deployment:
 
     def __post_init__(self) -> None:
         _check_sharing(self.model, self.tensor_parallel)
+        if self.software not in SOFTWARE:
+            raise EngineError(f"software {self.software!r} is none of {', '.join(SOFTWARE)}")
+        if self.software == "vllm-2024" and self.overlap:
+            raise UnsupportedToggleError("overlap_scheduling: vLLM had none in 2024")
         if self.speculative == "ngram" and self.draft_depth is not None:
             raise UnsupportedToggleError(
                 "speculative ngram looks up one continuation: a tree needs a network that drafts"

@@ -40,6 +40,11 @@ class ForwardPass:
         self._bandwidth, self._peak = gpu.bandwidth_bytes_per_s, gpu.flops_per_s
         fp8_peak = gpu.fp8_flops_per_s if weights == "fp8" else None
         self._layer_peak = fp8_peak or gpu.flops_per_s
+        self._gpu, self._software = gpu, deployment.software
+        hopper = gpu.hopper
+        self._flops_share = (
+            measured.HOPPER_GEMM_FLOPS_SHARE if hopper else measured.GEMM_FLOPS_SHARE
+        )
         self._layer_share = measured.WEIGHT_ONLY_SHARE.get(weights, 1.0)
         self._cache_share = measured.NARROW_CACHE_SHARE.get(kv_dtype, 1.0)
         # Weights that every token goes through, and those of one expert in each layer.
@@ -58,6 +63,7 @@ class ForwardPass:
         self._pair_flops = 4 * model.layers * self._heads * model.head_dim
         self._elementwise_bytes = _elementwise_bytes(model, tensor_parallel) + self._token_kv_bytes
         self._link_ratio = measured.ALL_REDUCE_LINK_BYTES_PER_S / gpu.link_bytes_per_s
+        self._link_ratio *= measured.ALL_REDUCE_NVLS if hopper else 1.0
         self._dense: dict[int, float] = {}
 
     def launch_s(self, kernel_s: float) -> float:
@@ -85,11 +91,28 @@ class ForwardPass:
     def decode_attention(self, sequences: int, queries: int) -> tuple[float, float]:
         """Return (seconds before any KV is read, seconds per token of context)."""
         parallel = sequences * self._kv_heads
-        share = measured.DECODE_ATTENTION_BANDWIDTH_SHARE(parallel) * self._cache_share
-        read_s = self._token_kv_bytes / (self._bandwidth * share)
+        share = measured.DECODE_ATTENTION_BANDWIDTH_SHARE(parallel)
+        asynchronous = self._gpu.hopper and self._software == "current"  # FlashAttention 3
+        rate = self._streamed_per_s(share, asynchronous=asynchronous) * self._cache_share
         compute_s = queries * self._pair_flops / self._peak / measured.PREFILL_ATTENTION_FLOPS_SHARE
-        start_s = self._model.layers * measured.DECODE_ATTENTION_START_S(parallel)
-        return start_s, max(read_s, compute_s)
+        start_s = measured.DECODE_ATTENTION_START_S(parallel)
+        if self._model.heads == self._model.kv_heads:
+            start_s -= measured.UNGROUPED_START_S
+        slope_s = max(self._token_kv_bytes / rate, compute_s)
+        if self._software in measured.GROUPS_READ_TOGETHER:
+            slope_s = max(slope_s, self._one_block_s(sequences))
+        return self._model.layers * start_s, slope_s
+
+    def _one_block_s(self, sequences: int) -> float:
+        """Return the least seconds a token of context of TensorRT-LLM's kernels of the time."""
+        gpu, group = self._gpu, self._model.heads // self._model.kv_heads
+        token_s = measured.ONE_BLOCK_TOKEN_S * measured.ONE_BLOCK_HZ / gpu.clock_hz
+        line_s = self._model.layers * token_s / max(1, sequences)
+        if group in measured.GROUPS_READ_TOGETHER[self._software]:
+            return line_s
+        faster = gpu.multiprocessors * gpu.clock_hz / measured.SHARE_MULTIPROCESSORS_HZ
+        wide_bytes = kv_bytes_per_token(self._model, "auto", self._gpus)  # a number takes its time
+        return max(line_s, group * wide_bytes / (measured.L2_BYTES_PER_S * faster))
 
     def prefill_attention_s(self, chunks: Sequence[tuple[int, int]]) -> float:
         """Return the seconds of attention for chunks of (new, earlier) prompt tokens.
@@ -103,7 +126,7 @@ class ForwardPass:
             pairs += new * (earlier + extra) + new * (new + 1) // 2
             context += earlier + new
             rows += max(new, tile)
-        busy = min(1.0, rows / tile * self._heads / measured.PREFILL_MULTIPROCESSORS)
+        busy = min(1.0, rows / tile * self._heads / self._gpu.multiprocessors)
         peak = self._peak * measured.PREFILL_ATTENTION_FLOPS_SHARE * busy
         read_s = context * self._token_kv_bytes / (self._bandwidth * self._cache_share)
         start_s = self._model.layers * measured.PREFILL_ATTENTION_START_S
@@ -113,13 +136,13 @@ class ForwardPass:
         """Return the seconds of LM head and sampling for `rows` tokens; 0 without any."""
         if not rows:
             return 0.0
-        stream_s = self._head_parameters * _WIDE / self._bandwidth
         compute_s = rows * 2 * self._head_parameters / self._peak
         logits = rows * self._model.vocabulary
         gather_s = self._all_reduce_s(logits * _WIDE / self._gpus)
         sample_s = logits * measured.SAMPLING_BYTES_PER_LOGIT / self._bandwidth
         start_s = measured.GEMM_START_S + measured.SAMPLING_START_S
-        return start_s + _product_s(rows, stream_s, compute_s) + gather_s + sample_s
+        head_s = self._product_s(rows, self._head_parameters * _WIDE, compute_s)
+        return start_s + head_s + gather_s + sample_s
 
     def roof_sides_s(
         self,
@@ -152,9 +175,8 @@ class ForwardPass:
     def _products_s(self, tokens: int) -> float:
         """Return the seconds of all layers' matrix products."""
         experts = self._model.experts
-        stream_s = self._common_bytes / self._bandwidth
         compute_s = tokens * self._common_flops / self._layer_peak
-        products_s = _product_s(tokens, stream_s, compute_s)
+        products_s = self._product_s(tokens, self._common_bytes, compute_s)
         products_s += self._experts_s(experts, tokens) if experts else 0.0
         products = _PRODUCTS + (_EXPERT_PRODUCTS if experts else 0)
         starts_s = self._model.layers * products * measured.GEMM_START_S
@@ -169,9 +191,9 @@ class ForwardPass:
             return 0.0
         touched = experts.touched(tokens)
         routed = tokens * experts.per_token
-        stream_s = touched * self._expert_bytes / self._bandwidth
         compute_s = routed * self._expert_flops / self._layer_peak
-        return _product_s(max(1.0, routed / touched), stream_s, compute_s)
+        rows = max(1.0, routed / touched)
+        return self._product_s(rows, touched * self._expert_bytes, compute_s)
 
     def _between_s(self, tokens: int) -> float:
         """Return the seconds of what stands between the products: elementwise and all-reduce."""
@@ -186,16 +208,28 @@ class ForwardPass:
         if self._gpus == 1:
             return 0.0
         curve = measured.ALL_REDUCE_S[self._gpus]
+        early = self._software in measured.GROUPS_READ_TOGETHER
+        if early and message_bytes < measured.NCCL_BELOW_BYTES:
+            curve = measured.NCCL_S[self._gpus]
         latency_s = curve(0)
         return latency_s + (curve(message_bytes) - latency_s) * self._link_ratio
 
+    def _product_s(self, rows: float, weight_bytes: float, compute_s: float) -> float:
+        """Return the seconds of a product of `rows` rows, from its bytes and its time at peak."""
+        share, hopper = measured.GEMM_BANDWIDTH_SHARE(rows), self._gpu.hopper
+        return max(
+            weight_bytes / self._streamed_per_s(share, asynchronous=hopper),
+            compute_s / self._flops_share(rows),
+        )
 
-def _product_s(tokens: float, stream_s: float, compute_s: float) -> float:
-    """Return the seconds of a product of `tokens` rows, from its seconds at the two peaks."""
-    return max(
-        stream_s / measured.GEMM_BANDWIDTH_SHARE(tokens),
-        compute_s / measured.GEMM_FLOPS_SHARE(tokens),
-    )
+    def _streamed_per_s(self, share: float, *, asynchronous: bool) -> float:
+        """Return the bytes a second of a kernel that has `share` of the peak on an A100-80GB."""
+        gpu = self._gpu
+        there, memory = share**-4, measured.DRAM_SHARE**-4
+        faster = gpu.multiprocessors * gpu.clock_hz / measured.SHARE_MULTIPROCESSORS_HZ
+        faster *= measured.HOPPER_IN_FLIGHT if asynchronous else 1.0
+        asked = (there - memory) * (measured.SHARE_BYTES_PER_S * faster) ** -4
+        return float((asked + memory * gpu.bandwidth_bytes_per_s**-4) ** -0.25)
 
 
 def _elementwise_bytes(model: ModelShape, tensor_parallel: int) -> float:

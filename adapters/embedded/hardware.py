@@ -1,6 +1,6 @@
 """The only place that knows GPUs as numbers, and how a name that is not in a table is refused.
 
-Figures are the vendors' data sheets, dense (without sparsity); memory is what the driver reports.
+Figures are the vendors' data sheets, dense (without sparsity); memory is what CUDA reports.
 """
 
 from __future__ import annotations
@@ -20,89 +20,111 @@ class Gpu:
     """One GPU as the step-time model sees it: memory, its bandwidth, arithmetic, and links."""
 
     name: str
-    memory_bytes: int  # what its driver reports, to the GiB
+    memory_bytes: int  # what CUDA reports, which is less than the name says
     bandwidth_bytes_per_s: float
     flops_per_s: float  # dense BF16 or FP16
     fp8_flops_per_s: float | None  # None: no FP8 arithmetic; FP8 can only be stored
     int8_ops_per_s: float
     link_bytes_per_s: float  # both directions, to the other GPUs of the machine
     host_bytes_per_s: float  # one direction, to the host's memory
+    multiprocessors: int
+    clock_hz: float  # of the multiprocessors, under load
+    hopper: bool  # has Hopper's asynchronous copies: see `calibration.py` for what they bring
     calibrated: bool  # kernels of this very GPU are in `calibration.py`
     basis: str  # what its times rest on; printed in reports
 
 
-_SCALED = "not calibrated: efficiencies measured on an A100-80GB over this GPU's own peaks"
+_SCALED = "not calibrated: kernels measured on A100 and H100, scaled to this GPU"
 
 _GPUS = (
     Gpu(
         name="a100-40gb",
-        memory_bytes=40 * _GIB,
+        memory_bytes=int(39.4 * _GIB),
         bandwidth_bytes_per_s=1.555e12,
         flops_per_s=312e12,
         fp8_flops_per_s=None,
         int8_ops_per_s=624e12,
         link_bytes_per_s=600e9,
         host_bytes_per_s=32e9,  # PCIe 4.0 x16
+        multiprocessors=108,
+        clock_hz=1.41e9,
+        hopper=False,
         calibrated=False,
-        basis="not calibrated: the A100-80GB's kernels over this memory's bandwidth",
+        basis="not calibrated: the A100-80GB's kernels with this memory",
     ),
     Gpu(
         name="a100-80gb",
-        memory_bytes=80 * _GIB,
+        memory_bytes=int(79.2 * _GIB),
         bandwidth_bytes_per_s=2.039e12,
         flops_per_s=312e12,
         fp8_flops_per_s=None,
         int8_ops_per_s=624e12,
         link_bytes_per_s=600e9,
         host_bytes_per_s=32e9,  # PCIe 4.0 x16
+        multiprocessors=108,
+        clock_hz=1.41e9,
+        hopper=False,
         calibrated=True,
         basis="calibrated on kernels measured on A100-SXM4-80GB",
     ),
     Gpu(
         name="h100-80gb",
-        memory_bytes=80 * _GIB,
+        memory_bytes=int(79.2 * _GIB),
         bandwidth_bytes_per_s=3.35e12,
         flops_per_s=989.5e12,
         fp8_flops_per_s=1979e12,
         int8_ops_per_s=1979e12,
         link_bytes_per_s=900e9,
         host_bytes_per_s=64e9,  # PCIe 5.0 x16
-        calibrated=False,
-        basis=_SCALED,
+        multiprocessors=132,
+        clock_hz=1.755e9,
+        hopper=True,
+        calibrated=True,
+        basis="matrix products and all-reduces calibrated on H100-SXM5-80GB, attention measured on "
+        "an A100-80GB and scaled",
     ),
     Gpu(
         name="h200",
-        memory_bytes=140 * _GIB,
+        memory_bytes=int(139.8 * _GIB),
         bandwidth_bytes_per_s=4.8e12,
         flops_per_s=989.5e12,
         fp8_flops_per_s=1979e12,
         int8_ops_per_s=1979e12,
         link_bytes_per_s=900e9,
         host_bytes_per_s=64e9,  # PCIe 5.0 x16
+        multiprocessors=132,
+        clock_hz=1.755e9,
+        hopper=True,
         calibrated=False,
         basis=_SCALED,
     ),
     Gpu(
         name="l40s",
-        memory_bytes=45 * _GIB,
+        memory_bytes=int(44.4 * _GIB),
         bandwidth_bytes_per_s=864e9,
         flops_per_s=362e12,
         fp8_flops_per_s=733e12,
         int8_ops_per_s=733e12,
         link_bytes_per_s=64e9,  # PCIe 4.0 x16: no NVLink
         host_bytes_per_s=32e9,  # PCIe 4.0 x16
+        multiprocessors=142,
+        clock_hz=2.52e9,
+        hopper=False,
         calibrated=False,
         basis=_SCALED,
     ),
     Gpu(
         name="b200",
-        memory_bytes=179 * _GIB,
+        memory_bytes=int(178.4 * _GIB),
         bandwidth_bytes_per_s=8e12,
         flops_per_s=2250e12,
         fp8_flops_per_s=4500e12,
         int8_ops_per_s=4500e12,
         link_bytes_per_s=1800e9,
         host_bytes_per_s=64e9,  # PCIe 5.0 x16
+        multiprocessors=148,
+        clock_hz=1.85e9,
+        hopper=True,
         calibrated=False,
         basis=_SCALED,
     ),

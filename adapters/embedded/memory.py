@@ -23,10 +23,10 @@ _NARROWER = {"none": ("int8", "int4"), "fp8": ("int4",), "int8": ("int4",), "int
 
 # Assumed: what one GPU holds beside weights, activations and KV.
 _RUNTIME_BYTES = int(1.5 * _GIB)  # CUDA context, NCCL buffers, fragments
-_GRAPH_BYTES = 1 * _GIB  # captured CUDA graphs
+_GRAPH_BYTES = 1 * _GIB  # captured CUDA graphs; made once the cache is, of what it leaves
 RESERVE_ASSUMPTION = (
-    f"beside weights, activations and KV a GPU holds {_RUNTIME_BYTES / _GIB:g} GiB of runtime and "
-    f"{_GRAPH_BYTES / _GIB:g} GiB of CUDA graphs"
+    f"beside weights, activations and KV a GPU holds {_RUNTIME_BYTES / _GIB:g} GiB of runtime; "
+    f"{_GRAPH_BYTES / _GIB:g} GiB of CUDA graphs lies outside of the share that an engine may use"
 )
 
 
@@ -113,6 +113,17 @@ def unjudged_room(deployment: Deployment, limits: MemoryLimits) -> KvRoom:
     return _room(deployment, limits)
 
 
+def usable_bytes(deployment: Deployment, limits: MemoryLimits) -> float:
+    """Return the bytes of one GPU that weights, activations, runtime and KV may fill.
+
+    The share that the engine was given, as far as the rest of the memory holds the CUDA graphs:
+    vLLM and SGLang capture them last, and count none of it.
+    """
+    total = deployment.gpu.memory_bytes
+    graphs = _GRAPH_BYTES if deployment.cuda_graphs else 0
+    return min(total * limits.memory_utilization, total - graphs)
+
+
 def _room(deployment: Deployment, limits: MemoryLimits) -> KvRoom:
     """Return the room without judging it."""
     model, gpus = deployment.model, deployment.tensor_parallel
@@ -123,7 +134,7 @@ def _room(deployment: Deployment, limits: MemoryLimits) -> KvRoom:
         weights += _drafter_bytes(deployment, drafter) / shared
         token_bytes += kv_bytes_per_token(drafter, deployment.kv_cache_dtype, shared)
     reserve = _reserve_bytes(deployment, limits)
-    usable = deployment.gpu.memory_bytes * limits.memory_utilization
+    usable = usable_bytes(deployment, limits)
     return KvRoom(
         weights_bytes=round(weights),
         reserve_bytes=reserve,
@@ -142,19 +153,18 @@ def _drafter_bytes(deployment: Deployment, drafter: ModelShape) -> int:
 
 
 def _reserve_bytes(deployment: Deployment, limits: MemoryLimits) -> int:
-    """Return what each GPU needs beside weights and KV: runtime, graphs, the largest step."""
+    """Return what each GPU needs beside weights and KV: runtime and the largest step."""
     model, gpus = deployment.model, deployment.tensor_parallel
     tokens = max(limits.max_batched_tokens, limits.max_num_seqs)
     heads = (model.heads + 2 * model.kv_heads) * model.head_dim / gpus
     activations = tokens * _WIDE * (4 * model.hidden + heads + 3 * model.active_intermediate / gpus)
     logits = limits.max_num_seqs * model.vocabulary * 4 * 2  # 32 bit, and a copy to sort
-    graphs = _GRAPH_BYTES if deployment.cuda_graphs else 0
-    return _RUNTIME_BYTES + graphs + round(activations + logits)
+    return _RUNTIME_BYTES + round(activations + logits)
 
 
 def _too_large(deployment: Deployment, limits: MemoryLimits, room: KvRoom) -> EngineError:
     need = room.weights_bytes + room.reserve_bytes
-    usable = deployment.gpu.memory_bytes * limits.memory_utilization
+    usable = usable_bytes(deployment, limits)
     error = EngineError(
         f"{_name(deployment)} does not fit: each GPU needs {need / _GIB:.1f} GiB before any KV "
         f"({room.weights_bytes / _GIB:.1f} of weights) and has {usable / _GIB:.1f}, "

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from adapters.base import AS_IT_IS, BASELINE, EngineError, EngineSettings, ToggleValue
-from adapters.embedded.accuracy import DECODE, PREFILL
+from adapters.embedded.accuracy import known_step_errors
 from adapters.embedded.adapter import (
     EmbeddedEndpoint,
     deployment,
@@ -72,7 +72,7 @@ def prediction_basis(settings: EngineSettings) -> dict[str, Any]:
             "error_share": profile.error_share,
         }
     gpu = deployment(settings).gpu
-    known = [DECODE, PREFILL] if gpu.calibrated else []
+    known = known_step_errors(gpu)
     return {
         "basis": f"step times of {gpu.name}: {gpu.basis}",
         "errors": [one.sentence for one in known],

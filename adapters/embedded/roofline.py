@@ -110,11 +110,12 @@ class StepTime:
     def assumptions(self) -> tuple[str, ...]:
         """Return the sentences a report prints beside these times: what is assumed, and on what."""
         deployment, said = self._deployment, measured.ASSUMPTIONS
+        host = "vllm-2024" if deployment.software == "vllm-2024" else "host"
         quantized = deployment.quantization in measured.WEIGHT_ONLY_SHARE
         narrow = deployment.kv_cache_dtype in measured.NARROW_CACHE_SHARE
         return (
             f"step times of {deployment.gpu.name}: {deployment.gpu.basis}",
-            *(said[topic] for topic in ("elementwise", "host", "launch")),
+            *(said[topic] for topic in ("elementwise", host, "launch")),
             *([said["overlap"]] if deployment.overlap else []),
             *([said["experts"]] if deployment.model.experts else []),
             *([said["weight-only"]] if quantized else []),
@@ -142,7 +143,7 @@ class StepTime:
         launch_s, pauses_s = self._launches(queries - 1, replayed=not chunks)
         busy_s = self._with_host(
             gpu_s + draft_s + pauses_s,
-            measured.HOST_STEP_S + measured.HOST_SEQUENCE_S * (sequences + len(chunks)),
+            self._host_s(sequences + len(chunks)),
             launch_s,
         )
         return busy_s + self._verify_s(sequences, queries - 1), slope_s + draft_slope_s
@@ -200,6 +201,14 @@ class StepTime:
             lookup_s = measured.NGRAM_STEP_S + measured.NGRAM_SEQUENCE_S * sequences
             return measured.VERIFY_S + lookup_s
         return measured.VERIFY_S
+
+    def _host_s(self, sequences: int) -> float:
+        """Return the seconds that the host works for a step of `sequences`, prompts included."""
+        if self._deployment.software != "vllm-2024":
+            return measured.HOST_STEP_S + measured.HOST_SEQUENCE_S * sequences
+        workers = self._deployment.tensor_parallel > 1
+        step_s = measured.VLLM_2024_STEP_S + workers * measured.VLLM_2024_WORKERS_S
+        return step_s + measured.VLLM_2024_SEQUENCE_S * sequences
 
     def _with_host(self, gpu_s: float, host_s: float, launch_s: float) -> float:
         """Return the seconds of a step whose kernels take `gpu_s` once they are launched.

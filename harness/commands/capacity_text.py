@@ -54,7 +54,7 @@ def _memory(found: Capacity) -> Iterator[str]:
         ("memory, GiB", "all GPUs", "each GPU"),
         ("usable", memory.usable_bytes_per_gpu * gpus, memory.usable_bytes_per_gpu),
         ("weights", memory.weights_bytes, memory.weights_bytes_per_gpu),
-        ("runtime, graphs, activations", *_each(memory.reserve_bytes_per_gpu, gpus)),
+        ("runtime, activations", *_each(memory.reserve_bytes_per_gpu, gpus)),
         ("room for KV", memory.kv_room_bytes, memory.kv_room_bytes_per_gpu),
     ]
     yield from _table([[_gib(cell) for cell in row] for row in rows])
