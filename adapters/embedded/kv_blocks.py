@@ -8,6 +8,9 @@ were reused.
          0         no     free
          0         yes    evictable: only the prefix cache still knows it
         ≥ 1       any     in use by that many sequences
+
+Where nothing has been written yet, it is enough to count: `promise` sets free blocks aside, and
+`settle` says, when ids come, which ones they are.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ class KvBlocks:
         self.references = np.zeros(num_blocks, dtype=np.int32)
         self.cached = np.zeros(num_blocks, dtype=np.bool_)
         self.evictable = 0
+        self.promised = 0  # free blocks set aside, of which it is not settled which ones
         self._digests = np.zeros(num_blocks, dtype=np.uint64)
         self._weights = _powers(_MULTIPLIER, block_size)
         self._block_weights = _powers(pow(_MULTIPLIER, block_size, 1 << 64), num_blocks)
@@ -59,7 +63,7 @@ class KvBlocks:
     @property
     def free(self) -> int:
         """Blocks that nobody holds; for contiguous memory those in free regions."""
-        return self._top * (self.region_blocks or 1)
+        return self._top * (self.region_blocks or 1) - self.promised
 
     @property
     def available(self) -> int:
@@ -67,13 +71,41 @@ class KvBlocks:
         return self.free + self.evictable
 
     def allocate(self, count: int) -> BlockIds:
-        """Return `count` empty blocks, each with one reference. Raises `OutOfBlocksError`."""
-        if count > self._top:
-            raise OutOfBlocksError(f"{count} blocks asked for, {self._top} free")
+        """Return `count` blocks, each with one reference. Raises `OutOfBlocksError`."""
+        self.promise(count)
+        return self.settle(count)
+
+    def promise(self, count: int) -> None:
+        """Set `count` free blocks aside. Raises `OutOfBlocksError`."""
+        if count > self.free:
+            raise OutOfBlocksError(f"{count} blocks asked for, {self.free} free")
+        self.promised += count
+
+    def settle(self, count: int) -> BlockIds:
+        """Return `count` of the promised blocks, each with one reference."""
+        self.promised -= count
         self._top -= count
         blocks = self._free[self._top : self._top + count][::-1].copy()
         self.references[blocks] = 1
-        self._clear(blocks)
+        return blocks
+
+    def renounce(self, count: int) -> None:
+        """Give back `count` promised blocks."""
+        self.promised -= count
+
+    def hold_promised(self, count: int) -> None:
+        """Note that `count` promised blocks are known to the prefix cache, and used by nobody."""
+        self.evictable += count
+
+    def evict_promised(self, count: int) -> None:
+        """Forget that the prefix cache knows `count` promised blocks; they become free."""
+        self.evictable -= count
+        self.promised -= count
+
+    def settle_held(self, count: int) -> BlockIds:
+        """Return `count` blocks that the prefix cache knew as promised, and still does."""
+        blocks = self.settle(count)
+        self.references[blocks] = 0
         return blocks
 
     def allocate_region(self) -> BlockIds:
@@ -84,7 +116,6 @@ class KvBlocks:
         first = int(self._free[self._top])
         blocks = np.arange(first, first + self.region_blocks, dtype=np.int32)
         self.references[blocks] = 1
-        self._clear(blocks)
         return blocks
 
     def share(self, blocks: BlockIds) -> None:
@@ -116,6 +147,12 @@ class KvBlocks:
         self.evictable -= len(unused)
         self._push(unused)
 
+    def evict(self, blocks: BlockIds) -> None:
+        """Forget that the prefix cache knows `blocks`, which no sequence uses; they become free."""
+        self.cached[blocks] = False
+        self.evictable -= len(blocks)
+        self._push(blocks)
+
     def fork(self, table: BlockIds) -> BlockIds:
         """Return a second block table over the same blocks; writing to either copies first."""
         self.share(table)
@@ -124,7 +161,8 @@ class KvBlocks:
     def write(self, table: BlockIds, start: int, ids: NDArray[np.int32]) -> None:
         """Store `ids` at positions `start`… of the sequence whose blocks are `table`.
 
-        A block that someone else holds as well is replaced in `table` by a copy of its own.
+        What lay behind them in their last block is forgotten. A block that someone else holds as
+        well is replaced in `table` by a copy of its own.
         """
         end = start + len(ids)
         first, last = start // self.block_size, -(-end // self.block_size)
@@ -133,9 +171,12 @@ class KvBlocks:
         blocks = table[first:last]
         if self._shared(blocks):
             self._own(blocks)
-        rows = self.ids[blocks]
+        slots = np.full((last - first) * self.block_size, _EMPTY, dtype=np.int32)
         offset = start - first * self.block_size
-        rows.reshape(-1)[offset : offset + len(ids)] = ids
+        if offset:
+            slots[:offset] = self.ids[blocks[0], :offset]
+        slots[offset : offset + len(ids)] = ids
+        rows = slots.reshape(-1, self.block_size)
         self.ids[blocks] = rows
         self._digests[blocks] = self._digest(rows)
 
@@ -171,10 +212,6 @@ class KvBlocks:
         self._digests[new] = self._digests[old]
         self.release(old)
         blocks[shared] = new
-
-    def _clear(self, blocks: BlockIds) -> None:
-        self.ids[blocks] = _EMPTY
-        self._digests[blocks] = 0
 
     def _push(self, blocks: BlockIds) -> None:
         self._free[self._top : self._top + len(blocks)] = blocks

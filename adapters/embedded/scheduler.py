@@ -60,8 +60,9 @@ class Scheduler:
         self.cache = PrefixCache(self.kv) if config.prefix_caching and config.paged_kv else None
         self.waiting: deque[Sequence] = deque()
         self.prefilling: list[Sequence] = []
-        self.decoding = DecodeBatch(config.running_limit, config.speculation)
+        self.decoding = DecodeBatch(config.running_limit, config.block_size, config.speculation)
         self.counts = SchedulerCounts()
+        self._running_limit = config.running_limit
         self._watermark = int(_WATERMARK_SHARE * config.num_blocks)
         self._no_room = False  # the head of the queue did not fit, and nothing was freed since
         self._batch_places = 0  # sequences that a static batch may still take in
@@ -106,6 +107,8 @@ class Scheduler:
         would pass for free to be evicted while blocks after it are in use.
         """
         first = sequence.prefill_start // self.config.block_size
+        if len(known) <= first:
+            return
         own, known = sequence.table[first : len(known)], known[first:]
         twice = (own != known).nonzero()[0]
         if len(twice):
@@ -116,16 +119,43 @@ class Scheduler:
 
     def start_decoding(self, sequence: Sequence, log_position: int) -> None:
         """Move a sequence whose prompt is computed to the decoding ones."""
-        capacity = sequence.blocks * self.config.block_size
-        self.decoding.add(sequence, capacity, log_position)
+        self.decoding.add(sequence, log_position)
 
     def finish(self, sequence: Sequence) -> None:
         """Give back the blocks of a finished sequence; whole ones stay in the prefix cache."""
+        if not sequence.answer_read and not sequence.answer.known_tokens:
+            self._finish_unread(sequence)
+        else:
+            self._finish_read(sequence)
+
+    def _finish_read(self, sequence: Sequence) -> None:
+        self.settle(sequence)
         sequence.work_out(self.kv)
         if self.cache is not None:
             in_kv = sequence.target_tokens - 1  # all but the newest token
             self.cache.insert(sequence.known_ids()[:in_kv], sequence.table)
         self._free(sequence)
+
+    def _finish_unread(self, sequence: Sequence) -> None:
+        """As `finish`, without working out an answer that nobody may ever look at."""
+        if self.cache is None:
+            self._free(sequence)
+            return
+        prompt, size = sequence.prompt_ids, self.config.block_size
+        end = self.cache.end_of(prompt)
+        if end is None:
+            self._finish_read(sequence)
+            return
+        self._free(sequence)
+        whole = len(prompt) // size
+        blocks = (sequence.target_tokens - 1) // size - whole
+        self.cache.insert_unread(end, prompt[whole * size :], sequence.answer, blocks)
+
+    def settle(self, sequence: Sequence) -> None:
+        """Settle which blocks those are that `sequence` was only promised, to write in them."""
+        if sequence.promised_blocks:
+            self._append(sequence, self.kv.settle(sequence.promised_blocks))
+            sequence.promised_blocks = 0
 
     def cancel(self, sequence: Sequence, log_position: int) -> None:
         """Take out an unfinished sequence, wherever it is, and give back its blocks.
@@ -163,18 +193,12 @@ class Scheduler:
         return low
 
     def _give(self, missing: NDArray[np.int64]) -> None:
-        """Give each decoding sequence the blocks that it misses; they can be had."""
-        columns = missing.nonzero()[0]
-        if not len(columns):
-            return
-        counts, taken = missing[columns].tolist(), 0
-        blocks = self._allocate(sum(counts))
-        for column, count in zip(columns.tolist(), counts, strict=True):
-            sequence, first = self.decoding.sequences[column], taken
-            taken += count
-            sequence.table[sequence.blocks : sequence.blocks + count] = blocks[first:taken]
-            sequence.blocks += count
-        self.decoding.add_capacity(missing * self.config.block_size)
+        """Promise each decoding sequence the blocks that it misses; they can be had."""
+        count = int(missing.sum())
+        if count:
+            self._make_free(count)
+            self.kv.promise(count)
+            self.decoding.add_blocks(missing)
 
     def _take(self, sequence: Sequence, budget: int, chunks: list[tuple[Sequence, int]]) -> int:
         tokens = min(sequence.target_tokens - sequence.computed_tokens, budget)
@@ -183,7 +207,7 @@ class Scheduler:
         return max(tokens, 0)
 
     def _may_admit(self) -> bool:
-        if not self.waiting or self._no_room or self.running >= self.config.running_limit:
+        if not self.waiting or self._no_room or self.running >= self._running_limit:
             return False
         if self.running == 0:
             self._newest_at_start_ns = self.waiting[-1].arrival_ns
@@ -289,6 +313,7 @@ class Scheduler:
                 victim = self.prefilling.pop()
             else:
                 victim = self.decoding.take_last(log_position)
+                self.settle(victim)
                 victim.work_out(self.kv)
                 if self.config.preemption == "swap":
                     context = victim.target_tokens - 1  # the newest token has no KV yet
@@ -303,12 +328,16 @@ class Scheduler:
         return moved
 
     def _blocks_missing(self, room: Tokens) -> NDArray[np.int64]:
-        return self.decoding.missing_blocks(room, self.config.block_size)
+        return self.decoding.missing_blocks(room)
 
     def _allocate(self, count: int) -> BlockIds:
+        self._make_free(count)
+        return self.kv.allocate(count)
+
+    def _make_free(self, count: int) -> None:
+        """Evict what is needed to have `count` free blocks; they can be had."""
         if self.cache is not None and count > self.kv.free:
             self.cache.evict(count - self.kv.free)
-        return self.kv.allocate(count)
 
     def _append(self, sequence: Sequence, blocks: BlockIds) -> None:
         sequence.table[sequence.blocks : sequence.blocks + len(blocks)] = blocks
@@ -316,5 +345,6 @@ class Scheduler:
 
     def _free(self, sequence: Sequence) -> None:
         self.kv.release(sequence.table[: sequence.blocks])
-        sequence.blocks = 0
+        self.kv.renounce(sequence.promised_blocks)
+        sequence.blocks = sequence.promised_blocks = 0
         self._no_room = False
