@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +114,10 @@ def to_records(table: RecordTable) -> list[RequestRecord]:
 
 
 def _to_arrow(records: Sequence[RequestRecord]) -> Any:
+    values = zip(*map(attrgetter(*_PLAIN), records), strict=True) if records else [[]] * len(_PLAIN)
     plain = {
-        name: pa.array([getattr(record, name) for record in records], SCHEMA.field(name).type)
-        for name in _PLAIN
+        name: pa.array(column, SCHEMA.field(name).type)
+        for name, column in zip(_PLAIN, values, strict=True)
     }
     counts = [len(record.token_events) for record in records]
     offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int32)

@@ -101,7 +101,8 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Whether any sequence waits or runs."""
-        return bool(self.scheduler.waiting) or self.scheduler.running > 0
+        scheduler = self.scheduler
+        return bool(scheduler.waiting or scheduler.prefilling or scheduler.decoding.sequences)
 
     def submit(
         self,
@@ -231,7 +232,7 @@ class EngineCore:
             most = min(most, 1 + int(left_s / (fixed_s + slope_s * context)))
         progress = self._progress(most)
         seconds = fixed_s + slope_s * (context + progress.grown())
-        ends_ns = now_ns + np.cumsum(np.rint(seconds * _NS).astype(np.int64))
+        ends_ns = now_ns + np.rint(seconds * _NS).astype(np.int64).cumsum()
         steps = progress.steps
         if horizon_ns is not None:
             steps = min(steps, 1 + int(np.searchsorted(ends_ns, horizon_ns)))

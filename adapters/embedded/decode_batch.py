@@ -97,10 +97,10 @@ class DecodeBatch:
 
     def missing_blocks(self, room: Tokens) -> NDArray[np.int64]:
         """Return the blocks that each sequence lacks to have `room` more tokens in the KV."""
-        context, _, capacity, total, _ = self._state[:, : len(self.sequences)]
-        missing: NDArray[np.int64] = context + (room + self._given)
-        np.minimum(missing, total, out=missing)
-        missing -= capacity
+        count = len(self.sequences)
+        missing: NDArray[np.int64] = self._state[_CONTEXT, :count] + (room + self._given)
+        np.minimum(missing, self._state[_TOTAL, :count], out=missing)
+        missing -= self._state[_CAPACITY, :count]
         missing += self._block_size - 1
         missing //= self._block_size
         return np.maximum(missing, 0, out=missing)

@@ -53,7 +53,8 @@ class KvBlocks:
         self.evictable = 0
         self.promised = 0  # free blocks set aside, of which it is not settled which ones
         self._digests = np.zeros(num_blocks, dtype=np.uint64)
-        self._weights = _powers(_MULTIPLIER, block_size)
+        self._weights = _powers(_MULTIPLIER, block_size).view(np.int64)
+        self._weight_sums = np.cumsum(self._weights)
         self._block_weights = _powers(pow(_MULTIPLIER, block_size, 1 << 64), num_blocks)
         step = region_blocks or 1
         starts = np.arange(0, num_blocks - step + 1, step, dtype=np.int32)
@@ -118,6 +119,10 @@ class KvBlocks:
         self.references[blocks] = 1
         return blocks
 
+    def idle(self, blocks: BlockIds) -> int:
+        """Return how many of `blocks` no sequence uses."""
+        return len(blocks) - int(np.count_nonzero(self.references[blocks]))
+
     def share(self, blocks: BlockIds) -> None:
         """Add a reference to each of `blocks`; an evictable block is in use again."""
         held = self.references[blocks]
@@ -126,15 +131,18 @@ class KvBlocks:
 
     def release(self, blocks: BlockIds) -> None:
         """Take one reference from each of `blocks`; those that nobody holds become free."""
-        left = self.references[blocks] - 1
+        left = self.references[blocks]
+        left -= 1
         self.references[blocks] = left
         unused = blocks[left == 0]
         if self.region_blocks is not None:
             self._push(unused[:: self.region_blocks])
             return
         held = self.cached[unused]
-        self.evictable += int(np.count_nonzero(held))
-        self._push(unused[~held])
+        kept = int(np.count_nonzero(held))
+        self.evictable += kept
+        if kept < len(unused):
+            self._push(unused[~held])
 
     def hold(self, blocks: BlockIds) -> None:
         """Mark `blocks` as known to the prefix cache; they stay when no sequence uses them."""
@@ -185,8 +193,8 @@ class KvBlocks:
         whole, rest = divmod(tokens, self.block_size)
         total = int(self._digests[table[:whole]] @ self._block_weights[:whole])
         if rest:
-            digest = self._digest(self.ids[table[whole], :rest])
-            total += int(digest) * int(self._block_weights[whole])
+            digest = self._digest(self.ids[table[whole : whole + 1], :rest])
+            total += int(digest[0]) * int(self._block_weights[whole])
         return total & _MASK
 
     def token_ids(self, table: BlockIds, tokens: int) -> NDArray[np.int32]:
@@ -194,9 +202,11 @@ class KvBlocks:
         return self.ids[table[: -(-tokens // self.block_size)]].reshape(-1)[:tokens]
 
     def _digest(self, ids: NDArray[np.int32]) -> NDArray[np.uint64]:
-        """Return the digest of each row of `ids`, or of one row; modulo 2^64."""
-        digest: NDArray[np.uint64] = (ids + 1).astype(np.uint64) @ self._weights[: ids.shape[-1]]
-        return digest
+        """Return the digest of each row of `ids`: the sum of (id + 1) × weight, modulo 2^64."""
+        tokens = ids.shape[1]
+        digest: NDArray[np.int64] = ids @ self._weights[:tokens]
+        digest += self._weight_sums[tokens - 1]
+        return digest.view(np.uint64)
 
     def _shared(self, blocks: BlockIds) -> bool:
         return bool(

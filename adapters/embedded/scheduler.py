@@ -75,6 +75,8 @@ class Scheduler:
 
     def next_step(self, log_position: int) -> Step:
         """Return the next step's work; `log_position` counts the decode steps before it."""
+        if self._decodes_undisturbed():
+            return Step([], decode=True)
         moved = self._make_room(log_position)
         if self.config.preemption == "swap" and not moved:
             moved = self._swap_in(log_position)
@@ -92,6 +94,13 @@ class Scheduler:
                 break
             budget -= self._take(admitted, budget, chunks)
         return Step(chunks, decode=decoding > 0 and (chunked or not chunks), moved_tokens=moved)
+
+    def _decodes_undisturbed(self) -> bool:
+        """Whether all that runs decodes, nobody waits, and blocks cannot get short in one step."""
+        if self.waiting or self.prefilling or not self.decoding.sequences:
+            return False
+        each = 1 + self.config.blocks_for(self.config.queries)  # more than one may ever miss
+        return len(self.decoding.sequences) * each <= self.kv.available
 
     def finish_prefill(self, sequence: Sequence) -> None:
         """Store what a finished prefill computed, and make its whole blocks known for reuse."""
@@ -154,8 +163,9 @@ class Scheduler:
     def settle(self, sequence: Sequence) -> None:
         """Settle which blocks those are that `sequence` was only promised, to write in them."""
         if sequence.promised_blocks:
-            self._append(sequence, self.kv.settle(sequence.promised_blocks))
-            sequence.promised_blocks = 0
+            end = sequence.blocks + sequence.promised_blocks
+            sequence.table[sequence.blocks : end] = self.kv.settle(sequence.promised_blocks)
+            sequence.blocks, sequence.promised_blocks = end, 0
 
     def cancel(self, sequence: Sequence, log_position: int) -> None:
         """Take out an unfinished sequence, wherever it is, and give back its blocks.
@@ -177,24 +187,25 @@ class Scheduler:
 
         They are fewer than asked for, but at least one, where blocks are short.
         """
-        missing = self._blocks_missing(room(steps))
-        if missing.sum() > self.kv.available:
+        missing = self.decoding.missing_blocks(room(steps))
+        count = int(np.add.reduce(missing))
+        if count > self.kv.available:
             steps = self._steps_with_room(room, steps)
-            missing = self._blocks_missing(room(steps))
-        self._give(missing)
+            missing = self.decoding.missing_blocks(room(steps))
+            count = int(np.add.reduce(missing))
+        self._give(missing, count)
         return steps
 
     def _steps_with_room(self, room: Callable[[int], Tokens], steps: int) -> int:
         low, high = 1, steps - 1  # the room needed only grows with the steps
         while low < high:
             middle = (low + high + 1) // 2
-            fits = self._blocks_missing(room(middle)).sum() <= self.kv.available
+            fits = self.decoding.missing_blocks(room(middle)).sum() <= self.kv.available
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
-    def _give(self, missing: NDArray[np.int64]) -> None:
-        """Promise each decoding sequence the blocks that it misses; they can be had."""
-        count = int(missing.sum())
+    def _give(self, missing: NDArray[np.int64], count: int) -> None:
+        """Promise each decoding sequence the blocks that it misses, `count` in all; there are."""
         if count:
             self._make_free(count)
             self.kv.promise(count)
@@ -253,16 +264,15 @@ class Scheduler:
             sequence.table = self.kv.allocate_region()
             sequence.blocks = len(sequence.table)
             return True
-        missing = self.config.blocks_for(tokens) - len(cached)
-        revived = int(np.count_nonzero(self.kv.references[cached] == 0))
+        blocks = self.config.blocks_for(tokens)
         reserve = self._watermark if self.running else 0
-        if missing + reserve > self.kv.available - revived:
+        if blocks - len(cached) + reserve > self.kv.available - self.kv.idle(cached):
             return False
         self.kv.share(cached)
         sequence.table = np.empty(self.config.blocks_for(sequence.total_tokens), np.int32)
-        sequence.blocks = 0
-        self._append(sequence, cached)
-        self._append(sequence, self._allocate(missing))
+        sequence.table[: len(cached)] = cached
+        sequence.table[len(cached) : blocks] = self._allocate(blocks - len(cached))
+        sequence.blocks = blocks
         return True
 
     def _count_admission(self, sequence: Sequence) -> None:
@@ -305,9 +315,10 @@ class Scheduler:
         """
         moved = 0
         while len(self.decoding):
-            missing = self._blocks_missing(self.config.queries)
-            if missing.sum() <= self.kv.available:
-                self._give(missing)
+            missing = self.decoding.missing_blocks(self.config.queries)
+            count = int(np.add.reduce(missing))
+            if count <= self.kv.available:
+                self._give(missing, count)
                 break
             if self.prefilling:
                 victim = self.prefilling.pop()
@@ -327,9 +338,6 @@ class Scheduler:
         self.counts.swapped_tokens += moved
         return moved
 
-    def _blocks_missing(self, room: Tokens) -> NDArray[np.int64]:
-        return self.decoding.missing_blocks(room)
-
     def _allocate(self, count: int) -> BlockIds:
         self._make_free(count)
         return self.kv.allocate(count)
@@ -338,10 +346,6 @@ class Scheduler:
         """Evict what is needed to have `count` free blocks; they can be had."""
         if self.cache is not None and count > self.kv.free:
             self.cache.evict(count - self.kv.free)
-
-    def _append(self, sequence: Sequence, blocks: BlockIds) -> None:
-        sequence.table[sequence.blocks : sequence.blocks + len(blocks)] = blocks
-        sequence.blocks += len(blocks)
 
     def _free(self, sequence: Sequence) -> None:
         self.kv.release(sequence.table[: sequence.blocks])

@@ -21,7 +21,7 @@ from harness.load.schedule import ClosedLoop, Schedule
 from harness.load.share import Brought, Share, Stop, marked, offer, split
 from harness.load.workers import offer_by_workers
 from harness.timing.clock import VirtualClock, run_virtual, virtual_loop
-from harness.timing.garbage import no_garbage_collection
+from harness.timing.garbage import no_search_for_garbage
 from results.records import RequestRecord
 from workloads.base import Conversation
 
@@ -144,7 +144,7 @@ def _play_virtual(
             client, VirtualClock(loop), schedule, conversations, progress=lambda _: answered(1)
         )
 
-    with no_garbage_collection():
+    with no_search_for_garbage():
         records = run_virtual(asks())
     return Played(records=records, clock="virtual", origin_ns=0, client=None)
 
