@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workloads.base import Segment, TokenIds, WorkloadError
-from workloads.seeds import GOLDEN_GAMMA, mix64, mixed_word
+from workloads.seeds import GOLDEN_GAMMA, mix64
 
 # Special, byte and unused tokens lie at the lowest ids of the common vocabularies.
 _FIRST_ORDINARY_ID = 1_000
@@ -22,7 +21,9 @@ def token_ids(prompt: tuple[Segment, ...], vocabulary: int = 128_000) -> TokenId
     unrelated to any other text. Ids lie in [1000, vocabulary), or in its upper half where it has
     fewer than 2000. `vocabulary` counts ordinary ids, without special ones at its end.
     """
-    first = _first_id(vocabulary)
+    first = min(_FIRST_ORDINARY_ID, vocabulary // 2)
+    if first < 1:
+        raise WorkloadError(f"a vocabulary of {vocabulary} tokens has no room for texts")
     lengths = np.array([segment.tokens for segment in prompt], dtype=np.int64)
     starts = mix64(np.array([segment.text for segment in prompt], dtype=np.uint64))
     # One counter runs through the whole prompt; each text's start takes back what ran before it.
@@ -30,28 +31,6 @@ def token_ids(prompt: tuple[Segment, ...], vocabulary: int = 128_000) -> TokenId
     counters = np.arange(lengths.sum(), dtype=np.uint64)
     counters *= GOLDEN_GAMMA
     counters += np.repeat(starts, lengths)
-    return _ids(counters, first, vocabulary)
-
-
-def text_ids(segment: Segment, vocabulary: int = 128_000) -> TokenIds:
-    """Return the token ids of one text, as `token_ids` does for a prompt of it alone."""
-    first = _first_id(vocabulary)
-    counters = np.arange(segment.tokens, dtype=np.uint64)
-    counters *= GOLDEN_GAMMA
-    counters += np.uint64(mixed_word(segment.text))
-    return _ids(counters, first, vocabulary)
-
-
-def _first_id(vocabulary: int) -> int:
-    """Return the lowest id that texts have."""
-    first = min(_FIRST_ORDINARY_ID, vocabulary // 2)
-    if first < 1:
-        raise WorkloadError(f"a vocabulary of {vocabulary} tokens has no room for texts")
-    return first
-
-
-def _ids(counters: NDArray[np.uint64], first: int, vocabulary: int) -> TokenIds:
-    """Return ids in [first, vocabulary) made of `counters`, which are used up."""
     ids = mix64(counters)
     # Lemire's range reduction of the upper 32 bits: no division.
     ids >>= _HALF_WORD

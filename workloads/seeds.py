@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _FIRST_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND_FACTOR = np.uint64(0x94D049BB133111EB)
-_MASK = (1 << 64) - 1
 
 
 def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -25,13 +24,6 @@ def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     np.right_shift(values, np.uint64(31), out=shifted)
     values ^= shifted
     return values
-
-
-def mixed_word(value: int) -> int:
-    """Return what `mix64` makes of one 64-bit number: an array of one costs five times as much."""
-    value = (value ^ value >> 30) * int(_FIRST_FACTOR) & _MASK
-    value = (value ^ value >> 27) * int(_SECOND_FACTOR) & _MASK
-    return value ^ value >> 31
 
 
 def stream_key(seed: int, use: str) -> int:

@@ -132,7 +132,8 @@ class DecodeBatch:
         """Remove and return the sequences whose answer is complete, in admission order."""
         if not self.sequences or self.first_end > 0:
             return []
-        done: list[int] = (self.remaining == 0).nonzero()[0].tolist()
+        stored = self._state[_REMAINING, : len(self.sequences)]
+        done: list[int] = (stored == self._given).nonzero()[0].tolist()
         return self._remove(done, log_position)
 
     def take_last(self, log_position: int) -> Sequence:

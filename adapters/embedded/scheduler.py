@@ -266,7 +266,8 @@ class Scheduler:
             return True
         blocks = self.config.blocks_for(tokens)
         reserve = self._watermark if self.running else 0
-        if blocks - len(cached) + reserve > self.kv.available - self.kv.idle(cached):
+        spare = self.kv.available - (blocks - len(cached)) - reserve
+        if spare < len(cached) and spare < self.kv.idle(cached):
             return False
         self.kv.share(cached)
         sequence.table = np.empty(self.config.blocks_for(sequence.total_tokens), np.int32)

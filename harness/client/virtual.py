@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from adapters.embedded.core import EngineCore
 from adapters.embedded.sequence import Sequence
@@ -10,7 +11,7 @@ from harness.client.base import Request
 from harness.client.live_history import continued, with_answers
 from harness.timing.clock import VirtualLoop
 from results.records import RequestRecord
-from workloads.base import TokenIds
+from workloads.base import Segment, TokenIds
 from workloads.texts import Texts
 
 
@@ -21,12 +22,21 @@ class VirtualClient:
     core never looks past the loop's next timer, when somebody may send again.
     """
 
-    def __init__(self, core: EngineCore, loop: VirtualLoop, request_ns: int = 0) -> None:
-        """`request_ns` is what a request takes on its way into the engine."""
+    def __init__(
+        self,
+        core: EngineCore,
+        loop: VirtualLoop,
+        request_ns: int = 0,
+        expected: Iterable[Segment] = (),
+    ) -> None:
+        """`request_ns` is what a request takes on its way into the engine.
+
+        `expected` are the texts of the prompts to come, which are then worked out many at once.
+        """
         self._request_ns = request_ns
         self._core = core
         self._loop = loop
-        self._texts = Texts()
+        self._texts = Texts(expected)
         self._waiting: dict[Sequence, asyncio.Future[None]] = {}
         self._stepping = False
         self._answers = 0

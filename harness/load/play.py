@@ -139,7 +139,8 @@ def _play_virtual(
 ) -> Played:
     async def asks() -> list[RequestRecord]:
         loop = virtual_loop()
-        client = VirtualClient(endpoint.core, loop, endpoint.request_ns)
+        texts = (part for one in conversations for turn in one.turns for part in turn.prompt)
+        client = VirtualClient(endpoint.core, loop, endpoint.request_ns, texts)
         return await play(
             client, VirtualClock(loop), schedule, conversations, progress=lambda _: answered(1)
         )
