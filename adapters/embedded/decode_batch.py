@@ -60,7 +60,8 @@ class DecodeBatch:
     def first_end(self) -> int:
         """Output tokens until the first of them, which must not be none, is complete."""
         if self._first_end is None:
-            self._first_end = int(self._state[_REMAINING, : len(self.sequences)].min())
+            stored = self._state[_REMAINING, : len(self.sequences)]
+            self._first_end = int(np.minimum.reduce(stored))
         return self._first_end - self._given
 
     def add(self, sequence: Sequence, joined: int) -> None:

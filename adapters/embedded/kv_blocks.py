@@ -22,6 +22,7 @@ BlockIds = NDArray[np.int32]
 
 _MULTIPLIER = 0x9E3779B97F4A7C15 | 1  # odd, so that its powers never vanish modulo 2^64
 _MASK = (1 << 64) - 1
+_WRITES_AT_ONCE = 64  # collected, since a write of many blocks costs little more than one of few
 _EMPTY = -1  # a slot without a token; adds nothing to a digest
 
 
@@ -53,6 +54,7 @@ class KvBlocks:
         self.evictable = 0
         self.promised = 0  # free blocks set aside, of which it is not settled which ones
         self._digests = np.zeros(num_blocks, dtype=np.uint64)
+        self._unwritten: list[tuple[BlockIds, NDArray[np.int32]]] = []  # (blocks, their ids)
         self._weights = _powers(_MULTIPLIER, block_size).view(np.int64)
         self._weight_sums = np.cumsum(self._weights)
         self._block_weights = _powers(pow(_MULTIPLIER, block_size, 1 << 64), num_blocks)
@@ -182,14 +184,16 @@ class KvBlocks:
         slots = np.full((last - first) * self.block_size, _EMPTY, dtype=np.int32)
         offset = start - first * self.block_size
         if offset:
+            self._write_out()
             slots[:offset] = self.ids[blocks[0], :offset]
         slots[offset : offset + len(ids)] = ids
-        rows = slots.reshape(-1, self.block_size)
-        self.ids[blocks] = rows
-        self._digests[blocks] = self._digest(rows)
+        self._unwritten.append((blocks.copy(), slots))
+        if len(self._unwritten) == _WRITES_AT_ONCE:
+            self._write_out()
 
     def read(self, table: BlockIds, tokens: int) -> int:
         """Return a 64-bit hash of the first `tokens` ids, read through the block table."""
+        self._write_out()
         whole, rest = divmod(tokens, self.block_size)
         total = int(self._digests[table[:whole]] @ self._block_weights[:whole])
         if rest:
@@ -199,7 +203,18 @@ class KvBlocks:
 
     def token_ids(self, table: BlockIds, tokens: int) -> NDArray[np.int32]:
         """Return the first `tokens` ids as they lie in the blocks of `table`."""
+        self._write_out()
         return self.ids[table[: -(-tokens // self.block_size)]].reshape(-1)[:tokens]
+
+    def _write_out(self) -> None:
+        """Store what was written since the last time, all at once; of a block the last word."""
+        if self._unwritten:
+            blocks = np.concatenate([blocks for blocks, _ in self._unwritten])
+            rows = np.concatenate([slots for _, slots in self._unwritten])
+            self._unwritten.clear()
+            rows = rows.reshape(-1, self.block_size)
+            self.ids[blocks] = rows
+            self._digests[blocks] = self._digest(rows)
 
     def _digest(self, ids: NDArray[np.int32]) -> NDArray[np.uint64]:
         """Return the digest of each row of `ids`: the sum of (id + 1) × weight, modulo 2^64."""
@@ -218,6 +233,7 @@ class KvBlocks:
         shared = np.flatnonzero((self.references[blocks] > 1) | self.cached[blocks])
         old = blocks[shared].copy()
         new = self.allocate(len(old))
+        self._write_out()
         self.ids[new] = self.ids[old]
         self._digests[new] = self._digests[old]
         self.release(old)

@@ -27,3 +27,17 @@ def no_search_for_garbage() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+@contextmanager
+def only_new_garbage() -> Iterator[None]:
+    """Look for no garbage among what is there now, all modules above all, until the end.
+
+    Looking through them takes a tenth of a second, as long as hundreds of simulated requests.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
