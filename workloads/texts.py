@@ -16,9 +16,7 @@ _TOKENS_AHEAD = 1 << 13  # worked out together: many short texts cost little mor
 class Texts:
     """The ids of the texts seen last, for prompts that share beginnings or whole histories."""
 
-    def __init__(
-        self, expected: Iterable[Segment] = (), room_tokens: int = _ROOM_TOKENS
-    ) -> None:
+    def __init__(self, expected: Iterable[Segment] = (), room_tokens: int = _ROOM_TOKENS) -> None:
         """`expected` are the texts to come, about in the order in which they will."""
         self._expected = iter(expected)
         self._room_tokens = room_tokens
