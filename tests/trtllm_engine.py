@@ -6,9 +6,6 @@ import time
 from collections import deque
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from adapters.base import BASELINE, EngineSettings, ToggleValue
 from adapters.embedded.adapter import engine_config, step_time
 from adapters.embedded.core import EngineCore
