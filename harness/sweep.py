@@ -21,6 +21,7 @@ from harness.plan.document import plan_document
 from harness.plan.planned import Plan, PlannedArm, PlannedRun
 from harness.prediction.replay import predict
 from harness.questions import Questions
+from harness.timing.garbage import only_new_garbage
 from results.store import create_sweep, write_run, write_sweep
 
 EMBEDDED = "embedded"  # which is a prediction itself
@@ -71,13 +72,20 @@ class Sweep:
         """
         create_sweep(self._directory)
         write_sweep(self._directory, self._document())
-        statuses = []
-        for _, group in groupby(self._plan.planned, key=lambda run: run.group):
-            for run, outcome in self._run_group(list(group), progress):
-                self._store(run, outcome)
-                progress.ended(run, outcome.status)
-                statuses.append(outcome.status)
+        with only_new_garbage():
+            statuses = [
+                status
+                for _, group in groupby(self._plan.planned, key=lambda run: run.group)
+                for status in self._stored(list(group), progress)
+            ]
         return all(status == "ok" for status in statuses)
+
+    def _stored(self, runs: list[PlannedRun], progress: SweepProgress) -> Iterator[str]:
+        """Do the runs of one server start, store each, and yield how it came out."""
+        for run, outcome in self._run_group(runs, progress):
+            self._store(run, outcome)
+            progress.ended(run, outcome.status)
+            yield outcome.status
 
     def _store(self, run: PlannedRun, outcome: Outcome) -> None:
         """Store a run, and beside a real engine's what was to be expected of it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -113,19 +114,25 @@ def to_records(table: RecordTable) -> list[RequestRecord]:
 
 
 def _to_arrow(records: Sequence[RequestRecord]) -> Any:
+    rows = map(attrgetter(*_PLAIN), records)
+    values = list(zip(*rows, strict=True)) or [()] * len(_PLAIN)
     plain = {
-        name: pa.array([getattr(record, name) for record in records], SCHEMA.field(name).type)
-        for name in _PLAIN
+        name: pa.array(column, SCHEMA.field(name).type)
+        for name, column in zip(_PLAIN, values, strict=True)
     }
     counts = [len(record.token_events) for record in records]
     offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int32)
-    flat = np.concatenate([np.empty((0, 2), np.int64), *(r.token_events for r in records)])
     events = pa.StructArray.from_arrays(
-        [pa.array(np.ascontiguousarray(flat[:, column])) for column in (0, 1)],
-        fields=_EVENT_FIELDS,
+        [pa.array(_flat(records, column)) for column in (0, 1)], fields=_EVENT_FIELDS
     )
     plain["token_events"] = pa.ListArray.from_arrays(pa.array(offsets), events, type=_EVENTS)
     return pa.table([plain[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
+def _flat(records: Sequence[RequestRecord], column: int) -> NDArray[np.int64]:
+    """Return one column of all token events, shape (events,)."""
+    pieces = [record.token_events[:, column] for record in records]
+    return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
 
 def _from_arrow(table: Any) -> RecordTable:

@@ -73,7 +73,13 @@ def random_asks(
     ]
 
 
-def play(core: EngineCore, asks: Many[Ask], max_steps: int | None = None) -> list[Sequence]:
+def play(
+    core: EngineCore,
+    asks: Many[Ask],
+    max_steps: int | None = None,
+    *,
+    answer_read: bool = True,
+) -> list[Sequence]:
     """Submit each request when it is due and step until all are answered; times are the core's.
 
     A request whose client goes away is cancelled after the step in progress.
@@ -86,7 +92,9 @@ def play(core: EngineCore, asks: Many[Ask], max_steps: int | None = None) -> lis
         for ask in todo[len(sequences) :]:
             if ask.at_ns > now_ns:
                 break
-            sequences.append(core.submit(ask.prompt, ask.output_tokens, ask.at_ns))
+            sequences.append(
+                core.submit(ask.prompt, ask.output_tokens, ask.at_ns, answer_read=answer_read)
+            )
             if ask.gone_ns is not None:
                 leaving.append((ask.gone_ns, sequences[-1]))
         for gone_ns, sequence in leaving:

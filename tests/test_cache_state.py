@@ -130,13 +130,13 @@ class Remembering(EmbeddedEndpoint):
         self._resets = 0
         submit = self.core.submit
 
-        def remember(prompt_ids: NDArray[np.int32], output_tokens: int, now_ns: int) -> Sequence:
+        def remember(prompt_ids: NDArray[np.int32], *others: int, **options: bool) -> Sequence:
             if self._resets > 1:
                 prompt_ids = prompt_ids.copy()
                 prompt_ids[:1000] = 7
-            return submit(prompt_ids, output_tokens, now_ns)
+            return submit(prompt_ids, *others, **options)
 
-        self.core.submit = remember  # type: ignore[method-assign]
+        self.core.submit = remember  # type: ignore[method-assign, assignment]
 
     def reset(self) -> None:
         """Empty nothing."""

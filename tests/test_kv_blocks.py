@@ -145,3 +145,38 @@ def test_no_block_is_lost_or_counted_twice(actions: list[tuple[str, int]]) -> No
         assert (kv.references == users).all()
         assert kv.evictable == np.count_nonzero(kv.cached & (users == 0))
         assert kv.free == np.count_nonzero(~kv.cached & (users == 0))
+
+
+def test_promised_blocks_are_taken_though_nobody_knows_which() -> None:
+    """They are not free, can be settled, given back, or kept by the prefix cache until evicted."""
+    kv = KvBlocks(8, 4)
+    kv.promise(6)
+    with pytest.raises(OutOfBlocksError, match="3 blocks asked for, 2 free"):
+        kv.allocate(3)
+
+    settled = kv.settle(2)
+    kv.renounce(1)
+    kv.hold_promised(3)
+
+    assert kv.references[settled].tolist() == [1, 1]
+    assert (kv.free, kv.evictable, kv.promised) == (3, 3, 3)
+    kv.evict_promised(3)
+    assert (kv.free, kv.evictable, kv.promised) == (6, 0, 0)
+
+
+def test_of_collected_writes_the_last_word_counts() -> None:
+    """A block that is given back and taken again holds what its new owner wrote."""
+    kv = KvBlocks(2, 4)
+    first = kv.allocate(1)
+    kv.write(first, 0, ids(1, 2, 3, 4))
+    kv.release(first)
+
+    second = kv.allocate(1)
+    kv.write(second, 0, ids(5, 6))
+
+    other = KvBlocks(2, 4)
+    table = other.allocate(1)
+    other.write(table, 0, ids(5, 6))
+    assert first.tolist() == second.tolist()
+    assert kv.token_ids(second, 2).tolist() == [5, 6]
+    assert kv.read(second, 2) == other.read(table, 2)

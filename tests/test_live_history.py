@@ -223,8 +223,8 @@ class Watched(EngineCore):
         super().__init__(config(), LinearTimer())
         self.asked: list[Any] = []
 
-    def submit(self, *arguments: Any) -> Any:
-        sequence = super().submit(*arguments)
+    def submit(self, *arguments: Any, **options: Any) -> Any:
+        sequence = super().submit(*arguments, **options)
         self.asked.append(sequence)
         return sequence
 

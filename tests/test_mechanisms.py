@@ -59,7 +59,7 @@ def kv_use(*, paged: bool) -> float:
     for _ in steps(core, chats(80)):
         scheduler = core.scheduler
         lying += int(scheduler.decoding.context.sum())
-        held += 16 * sum(sequence.blocks for sequence in scheduler.decoding.sequences)
+        held += int(scheduler.decoding.capacity.sum())
     return lying / held
 
 

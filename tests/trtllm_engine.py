@@ -6,9 +6,6 @@ import time
 from collections import deque
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from adapters.base import BASELINE, EngineSettings, ToggleValue
 from adapters.embedded.adapter import engine_config, step_time
 from adapters.embedded.core import EngineCore
@@ -31,10 +28,10 @@ class CountingCore(EngineCore):
         self._shape = (0, 0, 0)  # prompts, sequences past theirs, prompt tokens
         self._loses = loses
 
-    def submit(self, prompt_ids: NDArray[np.int32], output_tokens: int, now_ns: int) -> Sequence:
+    def submit(self, *asked: Any, **options: Any) -> Sequence:
         self._new += 1
         self.submitted += 1
-        return super().submit(prompt_ids, output_tokens, now_ns)
+        return super().submit(*asked, **options)
 
     def advance(
         self, now_ns: int, horizon_ns: int | None = None, max_steps: int | None = None

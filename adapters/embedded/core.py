@@ -101,17 +101,28 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Whether any sequence waits or runs."""
-        return bool(self.scheduler.waiting) or self.scheduler.running > 0
+        scheduler = self.scheduler
+        return bool(scheduler.waiting or scheduler.prefilling or scheduler.decoding.sequences)
 
-    def submit(self, prompt_ids: NDArray[np.int32], output_tokens: int, now_ns: int) -> Sequence:
-        """Queue a request. Raises `EngineError` when it is longer than the model allows."""
+    def submit(
+        self,
+        prompt_ids: NDArray[np.int32],
+        output_tokens: int,
+        now_ns: int,
+        *,
+        answer_read: bool = True,
+    ) -> Sequence:
+        """Queue a request; with `answer_read` False nobody will look at the ids of its answer.
+
+        Raises `EngineError` when it is longer than the model allows.
+        """
         total = len(prompt_ids) + output_tokens
         if not len(prompt_ids) or output_tokens < 1 or total > self.config.max_model_len:
             raise EngineError(
                 f"{len(prompt_ids)} prompt and {output_tokens} output tokens do not fit "
                 f"max_model_len {self.config.max_model_len}, or one of them is 0"
             )
-        sequence = Sequence(prompt_ids, output_tokens, now_ns)
+        sequence = Sequence(prompt_ids, output_tokens, now_ns, answer_read=answer_read)
         self.scheduler.waiting.append(sequence)
         return sequence
 
@@ -151,6 +162,7 @@ class EngineCore:
         batch = self.scheduler.decoding
         batch.sync(self._log.length)
         for sequence in batch.sequences:
+            self.scheduler.settle(sequence)
             sequence.work_out_ids(self.scheduler.kv)
 
     def forget_times(self) -> None:
@@ -213,14 +225,14 @@ class EngineCore:
         batch, queries = self.scheduler.decoding, self.config.queries
         fixed_s, slope_s = self._timer.decode_line(len(batch), queries)
         context = batch.context_tokens + len(batch) * queries
-        most = int(batch.remaining.min())
+        most = batch.first_end
         most = most if max_steps is None else min(most, max_steps)
         if horizon_ns is not None:  # steps only get longer as contexts grow
             left_s = max(0, horizon_ns - now_ns) / _NS  # copying may have passed it
             most = min(most, 1 + int(left_s / (fixed_s + slope_s * context)))
         progress = self._progress(most)
         seconds = fixed_s + slope_s * (context + progress.grown())
-        ends_ns = now_ns + np.cumsum(np.rint(seconds * _NS).astype(np.int64))
+        ends_ns = now_ns + np.rint(seconds * _NS).astype(np.int64).cumsum()
         steps = progress.steps
         if horizon_ns is not None:
             steps = min(steps, 1 + int(np.searchsorted(ends_ns, horizon_ns)))

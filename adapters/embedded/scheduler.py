@@ -60,8 +60,9 @@ class Scheduler:
         self.cache = PrefixCache(self.kv) if config.prefix_caching and config.paged_kv else None
         self.waiting: deque[Sequence] = deque()
         self.prefilling: list[Sequence] = []
-        self.decoding = DecodeBatch(config.running_limit, config.speculation)
+        self.decoding = DecodeBatch(config.running_limit, config.block_size, config.speculation)
         self.counts = SchedulerCounts()
+        self._running_limit = config.running_limit
         self._watermark = int(_WATERMARK_SHARE * config.num_blocks)
         self._no_room = False  # the head of the queue did not fit, and nothing was freed since
         self._batch_places = 0  # sequences that a static batch may still take in
@@ -74,6 +75,8 @@ class Scheduler:
 
     def next_step(self, log_position: int) -> Step:
         """Return the next step's work; `log_position` counts the decode steps before it."""
+        if self._decodes_undisturbed():
+            return Step([], decode=True)
         moved = self._make_room(log_position)
         if self.config.preemption == "swap" and not moved:
             moved = self._swap_in(log_position)
@@ -92,6 +95,13 @@ class Scheduler:
             budget -= self._take(admitted, budget, chunks)
         return Step(chunks, decode=decoding > 0 and (chunked or not chunks), moved_tokens=moved)
 
+    def _decodes_undisturbed(self) -> bool:
+        """Whether all that runs decodes, nobody waits, and blocks cannot get short in one step."""
+        if self.waiting or self.prefilling or not self.decoding.sequences:
+            return False
+        each = 1 + self.config.blocks_for(self.config.queries)  # more than one may ever miss
+        return len(self.decoding.sequences) * each <= self.kv.available
+
     def finish_prefill(self, sequence: Sequence) -> None:
         """Store what a finished prefill computed, and make its whole blocks known for reuse."""
         self.prefilling.remove(sequence)
@@ -106,6 +116,8 @@ class Scheduler:
         would pass for free to be evicted while blocks after it are in use.
         """
         first = sequence.prefill_start // self.config.block_size
+        if len(known) <= first:
+            return
         own, known = sequence.table[first : len(known)], known[first:]
         twice = (own != known).nonzero()[0]
         if len(twice):
@@ -116,16 +128,44 @@ class Scheduler:
 
     def start_decoding(self, sequence: Sequence, log_position: int) -> None:
         """Move a sequence whose prompt is computed to the decoding ones."""
-        capacity = sequence.blocks * self.config.block_size
-        self.decoding.add(sequence, capacity, log_position)
+        self.decoding.add(sequence, log_position)
 
     def finish(self, sequence: Sequence) -> None:
         """Give back the blocks of a finished sequence; whole ones stay in the prefix cache."""
+        if not sequence.answer_read and not sequence.answer.known_tokens:
+            self._finish_unread(sequence)
+        else:
+            self._finish_read(sequence)
+
+    def _finish_read(self, sequence: Sequence) -> None:
+        self.settle(sequence)
         sequence.work_out(self.kv)
         if self.cache is not None:
             in_kv = sequence.target_tokens - 1  # all but the newest token
             self.cache.insert(sequence.known_ids()[:in_kv], sequence.table)
         self._free(sequence)
+
+    def _finish_unread(self, sequence: Sequence) -> None:
+        """As `finish`, without working out an answer that nobody may ever look at."""
+        if self.cache is None:
+            self._free(sequence)
+            return
+        prompt, size = sequence.prompt_ids, self.config.block_size
+        end = self.cache.end_of(prompt)
+        if end is None:
+            self._finish_read(sequence)
+            return
+        self._free(sequence)
+        whole = len(prompt) // size
+        blocks = (sequence.target_tokens - 1) // size - whole
+        self.cache.insert_unread(end, prompt[whole * size :], sequence.answer, blocks)
+
+    def settle(self, sequence: Sequence) -> None:
+        """Settle which blocks those are that `sequence` was only promised, to write in them."""
+        if sequence.promised_blocks:
+            end = sequence.blocks + sequence.promised_blocks
+            sequence.table[sequence.blocks : end] = self.kv.settle(sequence.promised_blocks)
+            sequence.blocks, sequence.promised_blocks = end, 0
 
     def cancel(self, sequence: Sequence, log_position: int) -> None:
         """Take out an unfinished sequence, wherever it is, and give back its blocks.
@@ -147,34 +187,29 @@ class Scheduler:
 
         They are fewer than asked for, but at least one, where blocks are short.
         """
-        missing = self._blocks_missing(room(steps))
-        if missing.sum() > self.kv.available:
+        missing = self.decoding.missing_blocks(room(steps))
+        count = int(np.add.reduce(missing))
+        if count > self.kv.available:
             steps = self._steps_with_room(room, steps)
-            missing = self._blocks_missing(room(steps))
-        self._give(missing)
+            missing = self.decoding.missing_blocks(room(steps))
+            count = int(np.add.reduce(missing))
+        self._give(missing, count)
         return steps
 
     def _steps_with_room(self, room: Callable[[int], Tokens], steps: int) -> int:
         low, high = 1, steps - 1  # the room needed only grows with the steps
         while low < high:
             middle = (low + high + 1) // 2
-            fits = self._blocks_missing(room(middle)).sum() <= self.kv.available
+            fits = self.decoding.missing_blocks(room(middle)).sum() <= self.kv.available
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
-    def _give(self, missing: NDArray[np.int64]) -> None:
-        """Give each decoding sequence the blocks that it misses; they can be had."""
-        columns = missing.nonzero()[0]
-        if not len(columns):
-            return
-        counts, taken = missing[columns].tolist(), 0
-        blocks = self._allocate(sum(counts))
-        for column, count in zip(columns.tolist(), counts, strict=True):
-            sequence, first = self.decoding.sequences[column], taken
-            taken += count
-            sequence.table[sequence.blocks : sequence.blocks + count] = blocks[first:taken]
-            sequence.blocks += count
-        self.decoding.add_capacity(missing * self.config.block_size)
+    def _give(self, missing: NDArray[np.int64], count: int) -> None:
+        """Promise each decoding sequence the blocks that it misses, `count` in all; there are."""
+        if count:
+            self._make_free(count)
+            self.kv.promise(count)
+            self.decoding.add_blocks(missing)
 
     def _take(self, sequence: Sequence, budget: int, chunks: list[tuple[Sequence, int]]) -> int:
         tokens = min(sequence.target_tokens - sequence.computed_tokens, budget)
@@ -183,7 +218,7 @@ class Scheduler:
         return max(tokens, 0)
 
     def _may_admit(self) -> bool:
-        if not self.waiting or self._no_room or self.running >= self.config.running_limit:
+        if not self.waiting or self._no_room or self.running >= self._running_limit:
             return False
         if self.running == 0:
             self._newest_at_start_ns = self.waiting[-1].arrival_ns
@@ -229,16 +264,16 @@ class Scheduler:
             sequence.table = self.kv.allocate_region()
             sequence.blocks = len(sequence.table)
             return True
-        missing = self.config.blocks_for(tokens) - len(cached)
-        revived = int(np.count_nonzero(self.kv.references[cached] == 0))
+        blocks = self.config.blocks_for(tokens)
         reserve = self._watermark if self.running else 0
-        if missing + reserve > self.kv.available - revived:
+        spare = self.kv.available - (blocks - len(cached)) - reserve
+        if spare < len(cached) and spare < self.kv.idle(cached):
             return False
         self.kv.share(cached)
         sequence.table = np.empty(self.config.blocks_for(sequence.total_tokens), np.int32)
-        sequence.blocks = 0
-        self._append(sequence, cached)
-        self._append(sequence, self._allocate(missing))
+        sequence.table[: len(cached)] = cached
+        sequence.table[len(cached) : blocks] = self._allocate(blocks - len(cached))
+        sequence.blocks = blocks
         return True
 
     def _count_admission(self, sequence: Sequence) -> None:
@@ -281,14 +316,16 @@ class Scheduler:
         """
         moved = 0
         while len(self.decoding):
-            missing = self._blocks_missing(self.config.queries)
-            if missing.sum() <= self.kv.available:
-                self._give(missing)
+            missing = self.decoding.missing_blocks(self.config.queries)
+            count = int(np.add.reduce(missing))
+            if count <= self.kv.available:
+                self._give(missing, count)
                 break
             if self.prefilling:
                 victim = self.prefilling.pop()
             else:
                 victim = self.decoding.take_last(log_position)
+                self.settle(victim)
                 victim.work_out(self.kv)
                 if self.config.preemption == "swap":
                     context = victim.target_tokens - 1  # the newest token has no KV yet
@@ -302,19 +339,17 @@ class Scheduler:
         self.counts.swapped_tokens += moved
         return moved
 
-    def _blocks_missing(self, room: Tokens) -> NDArray[np.int64]:
-        return self.decoding.missing_blocks(room, self.config.block_size)
-
     def _allocate(self, count: int) -> BlockIds:
-        if self.cache is not None and count > self.kv.free:
-            self.cache.evict(count - self.kv.free)
+        self._make_free(count)
         return self.kv.allocate(count)
 
-    def _append(self, sequence: Sequence, blocks: BlockIds) -> None:
-        sequence.table[sequence.blocks : sequence.blocks + len(blocks)] = blocks
-        sequence.blocks += len(blocks)
+    def _make_free(self, count: int) -> None:
+        """Evict what is needed to have `count` free blocks; they can be had."""
+        if self.cache is not None and count > self.kv.free:
+            self.cache.evict(count - self.kv.free)
 
     def _free(self, sequence: Sequence) -> None:
         self.kv.release(sequence.table[: sequence.blocks])
-        sequence.blocks = 0
+        self.kv.renounce(sequence.promised_blocks)
+        sequence.blocks = sequence.promised_blocks = 0
         self._no_room = False

@@ -53,9 +53,13 @@ def playable(
 
 def prompt_ids(request: Request, vocabulary: int = 128_000) -> TokenIds:
     """Return the token ids of a request's prompt, the server's own answers among them."""
+    return with_answers(request, token_ids(request.prompt, vocabulary))
+
+
+def with_answers(request: Request, drawn: TokenIds) -> TokenIds:
+    """Put the server's own answers into `drawn`, the ids of a request's prompt, and return it."""
     if not request.answers:
-        return token_ids(request.prompt, vocabulary)
-    drawn = token_ids(request.prompt, vocabulary)
+        return drawn
     at = np.cumsum([0, *(segment.tokens for segment in request.prompt)])
     for place, answer in request.answers.items():
         drawn[at[place] : at[place + 1]] = answer

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from adapters.embedded.core import EngineCore
 from adapters.embedded.sequence import Sequence
 from harness.client.base import Request
-from harness.client.live_history import continued, prompt_ids
+from harness.client.live_history import continued, with_answers
 from harness.timing.clock import VirtualLoop
 from results.records import RequestRecord
-from workloads.base import TokenIds
+from workloads.base import Segment, TokenIds
+from workloads.texts import Texts
 
 
 class VirtualClient:
@@ -20,11 +22,21 @@ class VirtualClient:
     core never looks past the loop's next timer, when somebody may send again.
     """
 
-    def __init__(self, core: EngineCore, loop: VirtualLoop, request_ns: int = 0) -> None:
-        """`request_ns` is what a request takes on its way into the engine."""
+    def __init__(
+        self,
+        core: EngineCore,
+        loop: VirtualLoop,
+        request_ns: int = 0,
+        expected: Iterable[Segment] = (),
+    ) -> None:
+        """`request_ns` is what a request takes on its way into the engine.
+
+        `expected` are the texts of the prompts to come, which are then worked out many at once.
+        """
         self._request_ns = request_ns
         self._core = core
         self._loop = loop
+        self._texts = Texts(expected)
         self._waiting: dict[Sequence, asyncio.Future[None]] = {}
         self._stepping = False
         self._answers = 0
@@ -37,8 +49,10 @@ class VirtualClient:
             arrived = self._loop.create_future()
             self._loop.call_at_ns(sent_ns + self._request_ns, arrived.set_result, None)
             await arrived
-        ids = prompt_ids(request)
-        sequence = self._core.submit(ids, request.output_tokens, self._loop.now_ns)
+        ids = with_answers(request, self._texts.token_ids(request.prompt))
+        sequence = self._core.submit(
+            ids, request.output_tokens, self._loop.now_ns, answer_read=request.live
+        )
         answered = self._loop.create_future()
         self._waiting[sequence] = answered
         if not self._stepping:

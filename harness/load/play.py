@@ -21,7 +21,7 @@ from harness.load.schedule import ClosedLoop, Schedule
 from harness.load.share import Brought, Share, Stop, marked, offer, split
 from harness.load.workers import offer_by_workers
 from harness.timing.clock import VirtualClock, run_virtual, virtual_loop
-from harness.timing.garbage import no_garbage_collection
+from harness.timing.garbage import no_search_for_garbage
 from results.records import RequestRecord
 from workloads.base import Conversation
 
@@ -139,12 +139,13 @@ def _play_virtual(
 ) -> Played:
     async def asks() -> list[RequestRecord]:
         loop = virtual_loop()
-        client = VirtualClient(endpoint.core, loop, endpoint.request_ns)
+        texts = (part for one in conversations for turn in one.turns for part in turn.prompt)
+        client = VirtualClient(endpoint.core, loop, endpoint.request_ns, texts)
         return await play(
             client, VirtualClock(loop), schedule, conversations, progress=lambda _: answered(1)
         )
 
-    with no_garbage_collection():
+    with no_search_for_garbage():
         records = run_virtual(asks())
     return Played(records=records, clock="virtual", origin_ns=0, client=None)
 
