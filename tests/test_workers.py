@@ -91,6 +91,7 @@ def children() -> set[int]:
     return found
 
 
+@pytest.mark.alone
 def test_an_open_loop_is_the_same_with_one_worker_and_with_three() -> None:
     """The same requests, in the same order, due at the same times and sent then."""
     schedule = OpenLoop(starts_ns=tuple(15 * MS * n for n in range(20)))
