@@ -267,9 +267,9 @@ def test_a_dialect_stands_below_the_block(server: str) -> None:
 
 def test_a_cap_bounds_what_is_alive_and_the_wait_is_latency(server: str) -> None:
     """Twenty a second, one at a time of some 0.2 s each: TTFT from due grows, from the send not."""
-    words = ("--rate", "20", "--duration", "0.5 s", "--arrivals", "constant")
-    words += ("--max-concurrency", "1")
-    ran = harness("load", server, "--model", MODEL, *words, "--output-tokens", "40", "--json")
+    paced = ("--rate", "20", "--duration", "0.5 s", "--arrivals", "constant")
+    few = ("--output-tokens", "40", "--max-concurrency", "1", "--json")
+    ran = harness("load", server, "--model", MODEL, *paced, *few)
 
     (run,) = json.loads(ran.stdout)["runs"]
     metrics = run["metrics"]
