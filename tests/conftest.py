@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,9 @@ import pytest
 # tests that interrupt would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A width that somebody set, or the processes of pytest-xdist, would be that of every table.
+os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture(scope="session")

@@ -69,8 +69,9 @@ class Daemon:
 
     def serve(self, path: str) -> None:
         with socket.socket(socket.AF_UNIX) as door:
-            door.bind(path)
+            door.bind(f"{path}.new")
             door.listen()
+            Path(f"{path}.new").rename(path)  # whoever sees the door may knock
             while True:
                 client, _ = door.accept()
                 threading.Thread(target=self.tend, args=(client,), daemon=True).start()

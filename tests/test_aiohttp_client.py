@@ -19,6 +19,7 @@ from harness.client.request_body import Asking
 from harness.timing.clock import MonotonicClock
 from results.records import RequestRecord
 
+pytestmark = pytest.mark.alone
 run = pytest.fixture(params=["uvloop"])(on_each_loop)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ CHAT = (
     " turn_tokens: 50, output_tokens: 40, history: HISTORY}"
 )
 LOAD = "  - {concurrency: 4, requests: 24}"
+Once = Callable[..., list[StoredRun]]
 
 
 def ran(
@@ -65,6 +67,12 @@ def ran(
     return [run for run in read_runs(folder / "out") if run.manifest["arm"] == "baseline"]
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """What `ran` returns, each sweep of a state and a workload run once for all that read it."""
+    return cache(lambda *asked: ran(tmp_path_factory.mktemp("once"), *asked))
+
+
 def ttfts_ns(run: StoredRun) -> list[int]:
     return (run.records.columns["first_byte_ns"] - run.records.columns["sent_ns"]).tolist()
 
@@ -73,10 +81,10 @@ def found_tokens(run: StoredRun) -> int:
     return int(run.records.columns["cached_prompt_tokens"].sum())
 
 
-def test_two_cold_runs_of_one_start_are_the_same(tmp_path: Path) -> None:
+def test_two_cold_runs_of_one_start_are_the_same(once: Once, tmp_path: Path) -> None:
     """What ran before leaves no trace: the same texts again take the same time, token by token."""
     other = "  - {concurrency: 4, requests: 24, output_tokens: 29}\n"
-    [alone] = ran(tmp_path / "alone", "cold")
+    [alone] = once("cold")
     both = ran(tmp_path / "after", "cold", loads=other + LOAD)
     [second] = [run for run in both if run.manifest["seed"] == alone.manifest["seed"]]
 
@@ -89,9 +97,9 @@ def test_two_cold_runs_of_one_start_are_the_same(tmp_path: Path) -> None:
     assert second.manifest["cache"]["answers_over_limit"] == 0
 
 
-def test_primed_prefixes_are_found_by_the_first_requests(tmp_path: Path) -> None:
+def test_primed_prefixes_are_found_by_the_first_requests(once: Once) -> None:
     """Each group's prefix was sent once; the first of each group starts sooner than when cold."""
-    [cold], [primed] = ran(tmp_path / "cold", "cold"), ran(tmp_path / "primed", "primed")
+    [cold], [primed] = once("cold"), once("primed")
 
     assert primed.manifest["cache"]["primed_prefixes"] == 2
     assert primed.manifest["cache"]["primed_tokens"] == 4000
@@ -107,9 +115,9 @@ def test_primed_prefixes_are_found_by_the_first_requests(tmp_path: Path) -> None
     assert primed.manifest["prefix_hit_ceiling"] == pytest.approx(2000 / 2100)
 
 
-def test_steady_asks_other_texts_first(tmp_path: Path) -> None:
+def test_steady_asks_other_texts_first(once: Once) -> None:
     """The cache is full of them, none is this run's, and no fewer hits come than when cold."""
-    [cold], [steady] = ran(tmp_path / "cold", "cold"), ran(tmp_path / "steady", "steady")
+    [cold], [steady] = once("cold"), once("steady")
 
     before = steady.manifest["cache"]
     assert before["requests_before"] >= 24
@@ -166,22 +174,22 @@ def test_a_cache_that_was_not_emptied_makes_the_run_void(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("history", ["recorded", "live"])
-@pytest.mark.parametrize("cache", ["cold", "primed", "steady"])
-def test_chats_stay_within_what_they_can_find(tmp_path: Path, cache: str, history: str) -> None:
+@pytest.mark.parametrize("state", ["cold", "primed", "steady"])
+def test_chats_stay_within_what_they_can_find(once: Once, state: str, history: str) -> None:
     """Also with the server's own answers in their prompts; none is above its limit."""
-    [run] = ran(tmp_path, cache, CHAT.replace("HISTORY", history))
+    [run] = once(state, CHAT.replace("HISTORY", history))
 
     assert run.manifest["status"] == "ok"
     assert run.manifest["cache"]["answers_over_limit"] == 0
-    assert run.manifest["cache"]["state"] == cache
+    assert run.manifest["cache"]["state"] == state
     assert run.manifest["history"] == history
 
 
-def test_state_and_history_are_in_the_key(tmp_path: Path) -> None:
+def test_state_and_history_are_in_the_key(once: Once) -> None:
     """Runs of two states are two runs; the requests are the same."""
     runs = [
-        ran(tmp_path / f"{cache}-{history}", cache, CHAT.replace("HISTORY", history))[0].manifest
-        for cache, history in (("cold", "recorded"), ("primed", "recorded"), ("cold", "live"))
+        once(state, CHAT.replace("HISTORY", history))[0].manifest
+        for state, history in (("cold", "recorded"), ("primed", "recorded"), ("cold", "live"))
     ]
 
     assert len({run["key"] for run in runs}) == 3

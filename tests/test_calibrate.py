@@ -74,6 +74,7 @@ def climbing(monkeypatch: pytest.MonkeyPatch, *rungs: Rung) -> Iterator[list[int
     yield asked
 
 
+@pytest.mark.alone
 def test_a_real_rung_finds_the_errors_of_a_client_that_is_not_slow() -> None:
     """Every request is matched, no stamp is before the server's, and the rate is the load's."""
     seen = rung(8, None, requests=24)
@@ -87,6 +88,7 @@ def test_a_real_rung_finds_the_errors_of_a_client_that_is_not_slow() -> None:
     assert 0 < seen.client_cores < 1
 
 
+@pytest.mark.alone
 def test_a_slow_client_is_shown_as_the_clients_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each read takes 2 ms, eight streams wait for each other, and the stamps say it."""
     receive = Connection._receive
@@ -107,6 +109,7 @@ def test_a_slow_client_is_shown_as_the_clients_fault(monkeypatch: pytest.MonkeyP
     assert seen.verdict != "good"
 
 
+@pytest.mark.alone
 def test_a_slow_server_is_shown_as_the_servers_fault() -> None:
     """A server that stands still is late by its own log; the client's stamps stay near it."""
     with reference_process(ttft_ms=TTFT_MS, itl_ms=ITL_MS) as server:
@@ -205,6 +208,7 @@ def test_errors_are_the_clients_times_minus_the_servers() -> None:
             stamp_errors([wrong], 0, log)
 
 
+@pytest.mark.alone
 def test_this_process_leaves_a_core_to_the_server_and_takes_it_back() -> None:
     """Pinning ends with the block, whatever happened in it; one core is not pinned at all."""
     before = os.sched_getaffinity(0)
@@ -226,6 +230,7 @@ def test_this_process_leaves_a_core_to_the_server_and_takes_it_back() -> None:
         os.sched_setaffinity(0, before)
 
 
+@pytest.mark.alone
 def test_the_command_finishes_and_keeps_what_it_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -429,6 +434,7 @@ def serves(pid: int) -> bool:
     return "State:\tZ" not in status
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_an_interrupt_leaves_no_process(sent: signal.Signals, code: int) -> None:
     """Ctrl-C ends the server with the command; so does the command's own sudden end."""

@@ -46,6 +46,7 @@ def test_the_floor_client_sees_every_event(tmp_path: Path) -> None:
     assert [len(answer.sent_ns) for answer in log.answers] == [5] * 12
 
 
+@pytest.mark.alone
 def test_the_accuracy_table_has_its_rows(tmp_path: Path) -> None:
     """Each row is p50, p99 and the worst run, and no request was read before it was sent."""
     done = subprocess.run(

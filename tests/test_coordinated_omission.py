@@ -23,6 +23,7 @@ from results.metrics import RunFigures, run_figures
 from results.parquet import table_of
 from workloads.base import Conversation, Segment, Turn
 
+pytestmark = pytest.mark.alone
 MS = 1_000_000
 EVERY_NS = 25 * MS
 REQUESTS = 64  # 1.6 s

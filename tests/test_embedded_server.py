@@ -243,6 +243,7 @@ def test_no_step_waits_for_what_is_no_completion() -> None:
     with_server(main)
 
 
+@pytest.mark.alone
 def test_a_request_counts_from_when_its_bytes_came(monkeypatch: pytest.MonkeyPatch) -> None:
     """HTTP that takes 40 ms is none of the engine's time: the first step starts in the past."""
     read = web.Request.read

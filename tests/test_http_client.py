@@ -32,6 +32,7 @@ from harness.timing.clock import MonotonicClock, run_virtual
 from results.records import RequestRecord
 from workloads.base import Conversation, Segment, Turn
 
+pytestmark = pytest.mark.alone
 run = pytest.fixture(params=LOOPS)(on_each_loop)
 
 

@@ -13,7 +13,10 @@ from harness.timing.clock import MonotonicClock
 from harness.timing.kernel_timer import Alarm
 
 MS = 1_000_000
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a timer of Linux")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(sys.platform != "linux", reason="needs a timer of Linux"),
+]
 
 
 def test_sleepers_wake_in_the_order_of_their_times_and_not_before() -> None:

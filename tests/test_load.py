@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import harness
 from relays import below_a_path, tls_relay
 
 from adapters import ENGINES
@@ -36,14 +37,10 @@ blocks: 1
 """
 
 
-def harness(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "harness.cli", *words],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+def in_a_process(*words: str) -> subprocess.CompletedProcess[str]:
+    """Return the same of a process of its own, as users have it."""
+    command = [sys.executable, "-m", "harness.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
 
 
 def ended_well(ran: subprocess.CompletedProcess[str]) -> bool:
@@ -89,6 +86,7 @@ def virtual_figures(folder: Path) -> dict[str, Any]:
     return figures
 
 
+@pytest.mark.alone
 def test_real_time_gives_the_figures_of_virtual_time(server: str, tmp_path: Path) -> None:
     """The same traffic over HTTP comes to the same pace within 3 %, and is still simulated.
 
@@ -98,7 +96,7 @@ def test_real_time_gives_the_figures_of_virtual_time(server: str, tmp_path: Path
     virtual = virtual_figures(tmp_path)
     off: list[float] = []
     for _ in range(3):
-        ran = harness("load", server, "--model", MODEL, "--requests", "64", *words, "--json")
+        ran = in_a_process("load", server, "--model", MODEL, "--requests", "64", *words, "--json")
         summary = json.loads(ran.stdout)
         (run,) = summary["runs"]
         assert ended_well(ran)
@@ -191,9 +189,9 @@ def test_a_server_behind_tls_is_loaded(
     """Readiness, counters and load go over TLS, and the result says what that does to times."""
     few = ("--model", MODEL, "--requests", "3", "--output-tokens", "4")
     with tls_relay(server, certificate) as url:
-        doubted = harness("load", url, *few)
+        doubted = in_a_process("load", url, *few)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate / "cert.pem"))
-        trusted = harness("load", url, *few, "--json")
+        trusted = in_a_process("load", url, *few, "--json")
 
     (run,) = json.loads(trusted.stdout)["runs"]
     assert ended_well(trusted)
@@ -269,22 +267,14 @@ def test_a_dialect_stands_below_the_block(server: str) -> None:
 
 def test_a_cap_bounds_what_is_alive_and_the_wait_is_latency(server: str) -> None:
     """Twenty a second, one at a time of some 0.2 s each: TTFT from due grows, from the send not."""
-    words = (
-        "--rate",
-        "20",
-        "--duration",
-        "1 s",
-        "--arrivals",
-        "constant",
-        "--max-concurrency",
-        "1",
-    )
-    ran = harness("load", server, "--model", MODEL, *words, "--output-tokens", "40", "--json")
+    paced = ("--rate", "20", "--duration", "0.5 s", "--arrivals", "constant")
+    few = ("--output-tokens", "40", "--max-concurrency", "1", "--json")
+    ran = harness("load", server, "--model", MODEL, *paced, *few)
 
     (run,) = json.loads(ran.stdout)["runs"]
     metrics = run["metrics"]
     assert run["load"]["max_concurrency"] == 1
-    assert metrics["completed"] == 20
+    assert metrics["completed"] == 10
     assert metrics["scheduled_ttft_ms"]["p50"] > 3 * metrics["ttft_ms"]["p50"]
     assert "cap_reached" in {check["name"] for check in run["checks"]}
 

@@ -12,7 +12,10 @@ import uvloop
 from harness.timing.loop_lag import PERIOD_NS, LoopLag
 
 MS = 1_000_000
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a timer of Linux")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(sys.platform != "linux", reason="needs a timer of Linux"),
+]
 
 
 def measured(busy_s: float, times: int) -> dict[str, int]:

@@ -3,10 +3,12 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -46,11 +48,16 @@ def drawn(summary: dict[str, Any], planned: PlannedFigure) -> Figure:
         return effects_figure(summary, planned)
     if planned.kind == "throughput":
         return throughput_figure(summary, planned)
-    frames = {
+    return latency_figure(summary, planned, requests())
+
+
+@cache
+def requests() -> dict[str, pd.DataFrame]:
+    """The requests of `SIMULATED`, which no figure changes."""
+    return {
         key: frame.assign(scheduled_ttft_ms=frame["ttft_ms"])
         for key, frame in make_distributions(SIMULATED).items()
     }
-    return latency_figure(summary, planned, frames)
 
 
 def texts(figure: Figure) -> list[Text]:
@@ -69,15 +76,26 @@ def planned(summary: dict[str, Any], kind: str, place: int = -1) -> PlannedFigur
     return [figure for figure in planned_figures(summary) if figure.kind == kind][place]
 
 
+KNOWN = {"simulated": SIMULATED, "real": REAL, "open": OPEN, "clients": CLIENTS}
+
+
+@cache
+def known(name: str, kind: str, place: int = -1) -> Figure:
+    """A figure of a summary that no test changes, made once for all that look at it."""
+    return drawn(KNOWN[name], planned(KNOWN[name], kind, place))
+
+
+@cache
+def said(name: str, kind: str, place: int = -1) -> str:
+    """The words of such a figure."""
+    return words(known(name, kind, place))
+
+
 @pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
-@pytest.mark.parametrize(
-    "summary", [SIMULATED, REAL, OPEN, CLIENTS], ids=["simulated", "real", "open", "clients"]
-)
-def test_no_two_texts_of_a_figure_touch_and_all_are_inside(
-    summary: dict[str, Any], kind: str
-) -> None:
+@pytest.mark.parametrize("name", KNOWN)
+def test_no_two_texts_of_a_figure_touch_and_all_are_inside(name: str, kind: str) -> None:
     """With 15 arms and two loads every text is whole, and none lies on another."""
-    figure = drawn(summary, planned(summary, kind))
+    figure = known(name, kind)
 
     seen = [text for text in texts(figure) if text.get_visible()]
     boxes = [text.get_window_extent() for text in seen]
@@ -98,15 +116,15 @@ def test_no_two_texts_of_a_figure_touch_and_all_are_inside(
 @pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
 def test_each_figure_of_a_simulation_says_simulated(kind: str) -> None:
     """The mark is on every kind of figure, and on none of an engine that ran for real."""
-    assert "SIMULATED" in words(drawn(SIMULATED, planned(SIMULATED, kind)))
-    assert "simulated" not in words(drawn(REAL, planned(REAL, kind))).lower()
+    assert "SIMULATED" in said("simulated", kind)
+    assert "simulated" not in said("real", kind).lower()
 
 
 @pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
 def test_each_figure_names_every_arm(kind: str) -> None:
     """No arm is dropped from a figure in silence, void and skipped ones neither."""
-    for summary in (SIMULATED, REAL):
-        found = words(drawn(summary, planned(summary, kind)))
+    for name in ("simulated", "real"):
+        found = said(name, kind)
         for arm in ARMS:
             toggle, value = arm.split("=")
             base = ARMS[arm][1:3]
@@ -117,33 +135,31 @@ def test_each_figure_names_every_arm(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
 def test_a_void_arm_is_named_void(kind: str) -> None:
     """What takes no part in the comparison says so where it would have stood."""
-    assert "VOID" in words(drawn(SIMULATED, planned(SIMULATED, kind)))
+    assert "VOID" in said("simulated", kind)
 
 
 @pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
 def test_an_arm_whose_client_is_invalid_is_named_so(kind: str) -> None:
     """Its figures are the client's: it is drawn as a void arm is, under its own word."""
-    assert "INVALID" in words(drawn(CLIENTS, planned(CLIENTS, kind)))
-    assert "INVALID" not in words(drawn(REAL, planned(REAL, kind)))
+    assert "INVALID" in said("clients", kind)
+    assert "INVALID" not in said("real", kind)
 
 
 @pytest.mark.parametrize(("kind", "marks"), [("effects", 3), ("throughput", 1), ("latency", 1)])
 def test_an_arm_whose_client_is_degraded_carries_a_mark(kind: str, marks: int) -> None:
     """A dagger at each of its figures, explained below; on no figure of trusted clients."""
-    found = words(drawn(CLIENTS, planned(CLIENTS, kind)))
+    found = said("clients", kind)
 
     assert found.count("†") > marks
     assert found.count("†: the client is DEGRADED") == 1
-    assert "†" not in words(drawn(CLIENTS, planned(CLIENTS, kind, 0)))
+    assert "†" not in said("clients", kind, 0)
 
 
 @pytest.mark.parametrize("kind", ["effects", "latency"])
 def test_a_void_arm_is_hatched(kind: str) -> None:
     """The band or the shape of a void arm is hatched, those of good arms are not."""
-    figure, clean = (
-        drawn(summary, planned(summary, kind))
-        for summary in (SIMULATED, make_summary(Fixture(void=None)))
-    )
+    whole = make_summary(Fixture(void=None))
+    figure, clean = known("simulated", kind), drawn(whole, planned(whole, kind))
 
     assert figure.findobj(lambda artist: bool(getattr(artist, "get_hatch", lambda: None)()))
     assert not clean.findobj(lambda artist: bool(getattr(artist, "get_hatch", lambda: None)()))
@@ -179,7 +195,7 @@ def test_an_interval_without_end_does_not_squeeze_the_ratios() -> None:
 
 def test_the_way_to_better_is_written_above_each_metric() -> None:
     """More throughput is better, less latency is better."""
-    figure = drawn(SIMULATED, planned(SIMULATED, "effects"))
+    figure = known("simulated", "effects")
 
     titles = [axes.get_title() for axes in figure.axes]
     assert [title.split("   ")[1] for title in titles] == ["better →", "← better", "← better"]
@@ -187,23 +203,23 @@ def test_the_way_to_better_is_written_above_each_metric() -> None:
 
 def test_verdicts_are_drawn_from_five_blocks_on_only() -> None:
     """Three blocks: bare ratios. Five: the mark of the verdict beside the ratio."""
-    assert "▲" not in words(drawn(SIMULATED, planned(SIMULATED, "effects")))
-    assert "2.64▲" in words(drawn(REAL, planned(REAL, "effects", 0)))
+    assert "▲" not in said("simulated", "effects")
+    assert "2.64▲" in said("real", "effects", 0)
 
 
 def test_arms_like_the_baseline_share_its_label() -> None:
     """Marks within the margin of the baseline are named together instead of on top of it."""
-    found = words(drawn(SIMULATED, planned(SIMULATED, "throughput", 0)))
+    found = said("simulated", "throughput", 0)
 
     assert "baseline and within ±3 % of it: baseline-again, speculative ngram" in found
 
 
 def test_an_unreliable_p99_is_marked_in_the_figure() -> None:
     """With 20 requests the P99 carries ~, with 300 it does not."""
-    few, many = (drawn(SIMULATED, planned(SIMULATED, "latency", place)) for place in (0, 1))
+    few, many = (said("simulated", "latency", place) for place in (0, 1))
 
-    assert "~160" in words(few)
-    assert "~" not in words(many).replace("~ and dotted", "")
+    assert "~160" in few
+    assert "~" not in many.replace("~ and dotted", "")
 
 
 def test_a_metric_nobody_has_is_a_dash() -> None:
@@ -304,8 +320,8 @@ def test_single_toggles_stand_above_pairs() -> None:
 
 def test_open_loop_draws_ttft_from_when_a_request_was_due() -> None:
     """The axis names it, so that nobody takes it for the time from the send."""
-    assert "TTFT from due" in words(drawn(OPEN, planned(OPEN, "latency")))
-    assert "TTFT p50 from due" in words(drawn(OPEN, planned(OPEN, "effects")))
+    assert "TTFT from due" in said("open", "latency")
+    assert "TTFT p50 from due" in said("open", "effects")
 
 
 def test_names_are_drawn_as_they_are_and_never_leave_the_folder(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +42,15 @@ engines:
 toggles: [prefix_caching]
 workloads:
   - {{kind: shared-prefix, name: w, prefix_tokens: 640, suffix_tokens: 64, output_tokens: 24}}
-load: [{{concurrency: 4, requests: 24}}]
+load: [{{concurrency: 4, requests: {requests}}}]
 blocks: 1
 max_failed_share: 0
 """
 
 
-@contextmanager
+@pytest.fixture(scope="module")
 def served() -> Iterator[str]:
-    """Yield the address of an engine whose step times are the ones that are predicted."""
+    """The address of an engine whose step times are the ones that are predicted."""
     words = ["serve", "--port", "0", "--model", "llama-3-8b", "--gpu", "a100-80gb", "--count", "1"]
     command = [sys.executable, "-m", "harness.cli", *words]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -65,22 +65,29 @@ def served() -> Iterator[str]:
         server.stdout.close() if server.stdout else None
 
 
-def run(folder: Path, url: str, *, gpu: str = "a100-80gb", more: str = "") -> Path:
+def run(
+    folder: Path, url: str, *, gpu: str = "a100-80gb", more: str = "", requests: int = 4
+) -> Path:
     path = folder / f"{gpu}.yaml"
-    path.write_text(SWEEP.format(url=url, gpu=gpu, model="llama-3-8b", more=more), encoding="utf-8")
+    text = SWEEP.format(url=url, gpu=gpu, model="llama-3-8b", more=more, requests=requests)
+    path.write_text(text, encoding="utf-8")
     engines = {name: kind() for name, kind in ENGINES.items()}
     plan = make_plan(load_sweep(path, engines=tuple(engines)), engines)
     Sweep(plan, engines, folder / gpu).run(Quiet())
     return folder / gpu
 
 
-def test_predicted_is_set_beside_measured(tmp_path: Path) -> None:
-    """A server at the very step times that are predicted measures near them, below the roof.
+@pytest.fixture(scope="module")
+def known(served: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of hardware whose step times are known, run once for all that read it."""
+    return run(tmp_path_factory.mktemp("known"), served, requests=24)
 
-    Hardware that is not known gives no prediction, and the reason.
-    """
-    with served() as url:
-        out, unknown = run(tmp_path, url), run(tmp_path, url, gpu="cpu")
+
+@pytest.mark.alone
+def test_predicted_is_set_beside_measured(known: Path, tmp_path: Path) -> None:
+    """A server at the very step times that are predicted measures near them, below the roof."""
+    out = tmp_path / "out"
+    shutil.copytree(known, out)
 
     summary = rebuild(out)
     [arm] = [one for one in summary["arms"] if one["arm"] == "baseline"]
@@ -93,15 +100,21 @@ def test_predicted_is_set_beside_measured(tmp_path: Path) -> None:
     assert any("median error" in remark for remark in panel.remarks)
     assert "Predicted beside measured" in (out / "report.html").read_text(encoding="utf-8")
 
-    other = summarize(unknown)
+
+def test_hardware_that_is_not_known_gives_no_prediction_but_the_reason(
+    served: str, tmp_path: Path
+) -> None:
+    """No table, and in its place why."""
+    other = summarize(run(tmp_path, served, gpu="cpu"))
+
     assert foreseen(other) == []
     assert "unknown GPU 'cpu'" in absent_predictions(other)[0]
 
 
-def test_a_changed_prediction_is_found_out(tmp_path: Path) -> None:
+def test_a_changed_prediction_is_found_out(known: Path, tmp_path: Path) -> None:
     """What stands beside a measurement is what the run wrote."""
-    with served() as url:
-        out = run(tmp_path, url)
+    out = tmp_path / "out"
+    shutil.copytree(known, out)
     [first, *_] = sorted(out.glob("*/predicted.parquet"))
     first.write_bytes(first.with_name("records.parquet").read_bytes())
 
@@ -109,13 +122,12 @@ def test_a_changed_prediction_is_found_out(tmp_path: Path) -> None:
         list(read_runs(out))
 
 
-def test_a_profile_predicts_where_no_roofline_can(tmp_path: Path) -> None:
+def test_a_profile_predicts_where_no_roofline_can(served: str, tmp_path: Path) -> None:
     """Of the model and machine that it was fitted to."""
     profile = dataclasses.replace(PROFILE, engine="url", model="llama-3-8b", fixed={})
     (tmp_path / "p.json").write_text(profile_text(profile), encoding="utf-8")
 
-    with served() as url:
-        out = run(tmp_path, url, gpu="cpu", more=", profile: p.json")
+    out = run(tmp_path, served, gpu="cpu", more=", profile: p.json", requests=12)
 
     runs = list(read_runs(out))
     assert all(one.predicted is not None for one in runs)

@@ -187,6 +187,7 @@ def test_clients_come_and_go_as_they_like(
     on_virtual_time(main, ARMS[arm])
 
 
+@pytest.mark.alone
 def test_being_late_once_does_not_make_the_end_late() -> None:
     """A loop that stood still for three steps catches up: 30 steps still take 30 steps' time."""
     core = EngineCore(config(), QuickTimer())

@@ -25,6 +25,7 @@ from harness.reference.log import LogWriter, ReferenceLog, SentAnswer, Tick, rea
 from harness.reference.process import ReferenceProcess, reference_process
 from harness.reference.server import send_unpaced
 
+pytestmark = pytest.mark.alone
 END = b"0\r\n\r\n"
 ASKED = {"model": "reference", "prompt": [1, 2, 3], "max_tokens": 20, "stream": True}
 TTFT_MS, ITL_MS = 30.0, 5.0

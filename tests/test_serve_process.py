@@ -74,6 +74,7 @@ async def open_streams(url: str, count: int) -> list[asyncio.StreamReader]:
 KEPT: list[asyncio.StreamWriter] = []  # a writer that nobody holds closes its connection
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_server_with_streams_open(number: signal.Signals) -> None:
     """Within seconds, with exit code 0, no word of complaint, and an error in each stream."""
@@ -106,6 +107,7 @@ def test_a_signal_ends_the_server_with_streams_open(number: signal.Signals) -> N
         assert rest.endswith(b"0\r\n\r\n")
 
 
+@pytest.mark.alone
 def test_a_client_that_neither_reads_nor_closes_cannot_keep_the_server() -> None:
     """Where vLLM waits for such a client for ever, it has a moment of grace here."""
 
@@ -158,6 +160,7 @@ def queued_ns(pid: int | str) -> int:
     return int(counts.read_text(encoding="ascii").split()[1]) if counts.exists() else 0
 
 
+@pytest.mark.alone
 def test_a_load_over_http_has_the_figures_of_the_virtual_run() -> None:
     """TTFT, TPOT and throughput within 3 % in one of four tries; the same prefix hits in each.
 

@@ -13,9 +13,12 @@ import pytest
 
 from harness.reference.process import reference_process
 
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="the reference server is for Linux only"
-)
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux"), reason="the reference server is for Linux only"
+    ),
+]
 
 
 def connected(process: subprocess.Popen[str], sockets: int) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ slo: {{ttft: 2 s, tpot: 80 ms}}
 """
 BUSY = "  - {concurrency: 40, requests: 160}"
 ALONE = "  - {concurrency: 1, requests: 8}"
+FEW = "  - {concurrency: 4, requests: 16}"
 
 
 class Quiet:
@@ -103,50 +105,65 @@ def metric(summary: Mapping[str, Any], arm: str, name: str) -> float:
     return value
 
 
-# toggle → (arm, load, metric, least and most ratio of the arm to the baseline)
+BATCHING = "{batching: [continuous, static, none]}"
+QUANTIZED = "{quantization: [none, int8, int4]}"
+PARALLEL = "{tensor_parallel: [4, 8]}"
+DRAFTING = "{speculative: [off, ngram, draft, eagle]}"
+# Sweeps that many tests read: toggles, load, base
+SWEEPS = {
+    "busy": (f"prefix_caching;paged_kv;{BATCHING};{{kv_cache_dtype: [auto, fp8]}}", BUSY, ""),
+    # a cached prefix leaves prompts too short to be cut
+    "uncached": ("chunked_prefill", BUSY, "prefix_caching: off"),
+    "alone": (f"cuda_graphs;overlap_scheduling;{QUANTIZED};{PARALLEL};{DRAFTING}", ALONE, ""),
+}
+# arm → (sweep, metric, least and most ratio of the arm to the baseline)
 DIRECTIONS = {
-    "prefix_caching": ("prefix_caching=off", BUSY, "ttft_ms.p50", 3, 1000),
-    "chunked_prefill": ("chunked_prefill=off", BUSY, "chunk_gap_ms.p99", 2, 100),
-    "{batching: [continuous, static]}": ("batching=static", BUSY, "ttft_ms.p50", 5, 1000),
-    "{batching: [continuous, none]}": ("batching=none", BUSY, "output_tokens_per_s", 0.01, 0.2),
-    "paged_kv": ("paged_kv=off", BUSY, "output_tokens_per_s", 0.1, 0.9),
-    "cuda_graphs": ("cuda_graphs=off", ALONE, "tpot_ms.p50", 1.1, 2),
-    "overlap_scheduling": ("overlap_scheduling=off", ALONE, "tpot_ms.p50", 1.01, 1.2),
-    "{kv_cache_dtype: [auto, fp8]}": ("kv_cache_dtype=fp8", BUSY, "tpot_ms.p50", 0.8, 0.995),
-    "{quantization: [none, int8]}": ("quantization=int8", ALONE, "tpot_ms.p50", 0.5, 0.8),
-    "{quantization: [none, int4]}": ("quantization=int4", ALONE, "tpot_ms.p50", 0.3, 0.6),
-    "{tensor_parallel: [4, 8]}": ("tensor_parallel=8", ALONE, "tpot_ms.p50", 0.5, 0.8),
-    "{speculative: [off, ngram]}": ("speculative=ngram", ALONE, "tpot_ms.p50", 0.4, 0.8),
-    "{speculative: [off, draft]}": ("speculative=draft", ALONE, "tpot_ms.p50", 0.2, 0.6),
-    "{speculative: [off, eagle]}": ("speculative=eagle", ALONE, "tpot_ms.p50", 0.2, 0.5),
+    "prefix_caching=off": ("busy", "ttft_ms.p50", 3, 1000),
+    "chunked_prefill=off": ("uncached", "chunk_gap_ms.p99", 2, 100),
+    "batching=static": ("busy", "ttft_ms.p50", 5, 1000),
+    "batching=none": ("busy", "output_tokens_per_s", 0.01, 0.2),
+    "paged_kv=off": ("busy", "output_tokens_per_s", 0.1, 0.9),
+    "cuda_graphs=off": ("alone", "tpot_ms.p50", 1.1, 2),
+    "overlap_scheduling=off": ("alone", "tpot_ms.p50", 1.01, 1.2),
+    "kv_cache_dtype=fp8": ("busy", "tpot_ms.p50", 0.8, 0.995),
+    "quantization=int8": ("alone", "tpot_ms.p50", 0.5, 0.8),
+    "quantization=int4": ("alone", "tpot_ms.p50", 0.3, 0.6),
+    "tensor_parallel=8": ("alone", "tpot_ms.p50", 0.5, 0.8),
+    "speculative=ngram": ("alone", "tpot_ms.p50", 0.4, 0.8),
+    "speculative=draft": ("alone", "tpot_ms.p50", 0.2, 0.6),
+    "speculative=eagle": ("alone", "tpot_ms.p50", 0.2, 0.5),
 }
 
 
-@pytest.mark.parametrize("toggle", DIRECTIONS)
-def test_each_toggle_moves_its_metric_the_right_way(toggle: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def summary_named(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """The summary of one of `SWEEPS`, each of which is run once."""
+    return cache(lambda name: summary_of(tmp_path_factory.mktemp(name), *SWEEPS[name]))
+
+
+@pytest.mark.parametrize("arm", DIRECTIONS)
+def test_each_toggle_moves_its_metric_the_right_way(
+    arm: str, summary_named: Callable[[str], dict[str, Any]]
+) -> None:
     """What an optimization is for shows in the figure that it is for, and not beyond reason."""
-    arm, load, name, least, most = DIRECTIONS[toggle]
-
-    # a cached prefix leaves prompts too short to be cut
-    base = "prefix_caching: off" if toggle == "chunked_prefill" else ""
-
-    summary = summary_of(tmp_path, toggle, load, base)
+    sweep, name, least, most = DIRECTIONS[arm]
+    summary = summary_named(sweep)
 
     ratio = metric(summary, arm, name) / metric(summary, "baseline", name)
     assert least < ratio < most
     assert {run["status"] for run in summary["runs"]} == {"ok"}
 
 
-def test_one_user_decodes_between_the_roof_and_twice_the_roof(tmp_path: Path) -> None:
+def test_one_user_decodes_between_the_roof_and_twice_the_roof(
+    summary_named: Callable[[str], dict[str, Any]],
+) -> None:
     """140 GB over 4 × 2.039 TB/s is 17.2 ms a token: nothing can be faster."""
-    summary = summary_of(tmp_path, "prefix_caching", ALONE)
-
-    assert 17.2 <= metric(summary, "baseline", "tpot_ms.p50") <= 34.4
+    assert 17.2 <= metric(summary_named("alone"), "baseline", "tpot_ms.p50") <= 34.4
 
 
 def test_every_provable_toggle_is_proven(tmp_path: Path) -> None:
     """Under a busy load the counters tell of each switch that the engine counts."""
-    toggles = "prefix_caching;chunked_prefill;{batching: [continuous, static, none]};cuda_graphs;"
+    toggles = f"prefix_caching;chunked_prefill;{BATCHING};cuda_graphs;"
     summary = summary_of(
         tmp_path, toggles + "{speculative: [off, ngram]}", base="max_batched_tokens: 256"
     )
@@ -163,7 +180,7 @@ def test_every_provable_toggle_is_proven(tmp_path: Path) -> None:
 def test_two_sweeps_with_one_seed_are_the_same_to_the_byte(tmp_path: Path) -> None:
     """Records of equal runs are equal files; another seed gives others."""
     engines = adapters()
-    path = sweep_file(tmp_path, "prefix_caching;{speculative: [off, eagle]}")
+    path = sweep_file(tmp_path, "prefix_caching;{speculative: [off, eagle]}", FEW)
     other = tmp_path / "other.yaml"
     other.write_text(path.read_text(encoding="utf-8") + "seed: 7\n", encoding="utf-8")
 
@@ -178,9 +195,11 @@ def test_two_sweeps_with_one_seed_are_the_same_to_the_byte(tmp_path: Path) -> No
     assert not set(stored[0]) & set(stored[2])
 
 
-def test_the_baseline_again_is_exactly_the_baseline(tmp_path: Path) -> None:
+def test_the_baseline_again_is_exactly_the_baseline(
+    summary_named: Callable[[str], dict[str, Any]],
+) -> None:
     """On virtual time the A/A control differs by nothing."""
-    summary = summary_of(tmp_path, "prefix_caching")
+    summary = summary_named("busy")
 
     ratios = [one["ratio"] for one in summary["effects"] if one["arm"] == "baseline-again"]
     assert ratios
@@ -201,7 +220,7 @@ class Deaf(EmbeddedAdapter):
 
 def test_a_flag_that_is_taken_and_ignored_voids_the_run(tmp_path: Path) -> None:
     """The counter speaks against the label: the run is void and in no comparison."""
-    summary = summary_of(tmp_path, "prefix_caching", engine=Deaf())
+    summary = summary_of(tmp_path, "prefix_caching", FEW, engine=Deaf())
 
     status = {run["arm"]: run["status"] for run in summary["runs"]}
     assert status == {"baseline": "ok", "baseline-again": "ok", "prefix_caching=off": "void"}
@@ -220,7 +239,7 @@ class Broken(EmbeddedAdapter):
 
 def test_an_engine_that_does_not_start_ends_its_runs_and_not_the_sweep(tmp_path: Path) -> None:
     """The other arms are measured; the failed one is stored with the reason."""
-    summary = summary_of(tmp_path, "cuda_graphs;prefix_caching", engine=Broken())
+    summary = summary_of(tmp_path, "cuda_graphs;prefix_caching", FEW, engine=Broken())
 
     by_arm = {run["arm"]: run for run in summary["runs"]}
     assert by_arm["cuda_graphs=off"]["status"] == "failed"
@@ -267,7 +286,7 @@ class Confused(EmbeddedAdapter):
 
 def test_a_bug_in_one_run_is_told_with_it_and_not_the_end_of_the_sweep(tmp_path: Path) -> None:
     """It is a failed run with its traceback; the other arms are measured."""
-    summary = summary_of(tmp_path, "cuda_graphs;prefix_caching", engine=Confused())
+    summary = summary_of(tmp_path, "cuda_graphs;prefix_caching", FEW, engine=Confused())
 
     by_arm = {run["arm"]: run for run in summary["runs"]}
     assert by_arm["cuda_graphs=off"]["status"] == "failed"
@@ -294,10 +313,10 @@ def test_an_interrupt_keeps_what_was_finished(tmp_path: Path) -> None:
 
 def test_open_loop_keeps_its_schedule_whatever_the_engine_does(tmp_path: Path) -> None:
     """Requests are sent when they are due, also to an engine that has fallen far behind."""
-    load = "  - {rate: 20, duration: 10 s, arrivals: constant}"
+    load = "  - {rate: 20, duration: 5 s, arrivals: constant}"
     summary_of(tmp_path, "{batching: [continuous, none]}", load)
 
     for run in read_runs(tmp_path / "out"):
         columns = run.records.columns
-        assert list(columns["scheduled_ns"]) == [i * 50_000_000 for i in range(200)]
+        assert list(columns["scheduled_ns"]) == [i * 50_000_000 for i in range(100)]
         assert list(columns["sent_ns"]) == list(columns["scheduled_ns"])

@@ -36,9 +36,7 @@ base: {{max_model_len: 2048, max_num_seqs: 8}}
 toggles: [prefix_caching]
 workloads:
   - {workload}
-load:
-  - {{concurrency: 4, requests: 16}}
-  - {{concurrency: 2, requests: 8}}
+load: [{load}]
 blocks: 1
 max_failed_share: 0
 """
@@ -49,7 +47,13 @@ LIVE = (
 )
 
 
-def summary_of(folder: Path, *faults: str, workload: str = SHARED) -> dict[str, Any]:
+ONE = "{concurrency: 4, requests: 16}"
+TWO = f"{ONE}, {{concurrency: 2, requests: 8}}"  # two runs of each start
+
+
+def summary_of(
+    folder: Path, *faults: str, workload: str = SHARED, load: str = ONE
+) -> dict[str, Any]:
     model = folder / f"model-{folder.name}-{os.getpid()}"
     model.mkdir()
     (model / "config.json").write_text(json.dumps({"vocab_size": 4096}), encoding="utf-8")
@@ -61,6 +65,7 @@ def summary_of(folder: Path, *faults: str, workload: str = SHARED) -> dict[str, 
             script=SCRIPT,
             faults=",".join((PATIENCE, *faults)),
             workload=workload,
+            load=load,
         ),
         encoding="utf-8",
     )
@@ -77,7 +82,7 @@ def test_a_stand_in_is_measured_told_apart_and_never_believed(tmp_path: Path) ->
     Both runs of a start find no more in the cache than they left there themselves, although nothing
     empties it.
     """
-    summary = summary_of(tmp_path)
+    summary = summary_of(tmp_path, load=TWO)
 
     runs = list(read_runs(tmp_path / "out"))
     assert len(runs) == 6

@@ -60,6 +60,7 @@ def test_few_go_on_at_once_and_in_order() -> None:
     assert len(set(rounds)) == 3
 
 
+@pytest.mark.alone
 def test_nobody_waits_longer_than_the_limit() -> None:
     """Sockets that are never quiet hold nobody up for more than 2 ms, here with room to spare."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import harness
 from keyed_server import MODEL, keyed_server
 from raw_server import raw_server
 from test_probe import strict
@@ -53,7 +54,7 @@ def plan_of(path: Path) -> Plan:
     return make_plan(load_sweep(path, engines=tuple(adapters)), adapters)
 
 
-def harness(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+def in_a_process(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "harness.cli", *words],
         capture_output=True,
@@ -91,7 +92,7 @@ def test_a_sweep_loads_it_and_keeps_the_key_to_itself(tmp_path: Path) -> None:
     """No file, no print and no process shows the key, though the server quotes it in its errors."""
     with keyed_server(KEY, fails_each=7) as (url, asked):
         path = sweep_file(tmp_path, url, ", api_key_env: THEIR_KEY")
-        done = harness("run", str(path), "--out", "out", cwd=tmp_path, THEIR_KEY=KEY)
+        done = in_a_process("run", str(path), "--out", "out", cwd=tmp_path, THEIR_KEY=KEY)
 
     runs = list(read_runs(tmp_path / "out"))
     statuses = {run.manifest["arm"]: run.manifest["status"] for run in runs}
@@ -200,7 +201,7 @@ def test_a_request_longer_than_the_server_takes_is_found_before_the_first(tmp_pa
     with keyed_server(None) as (url, asked):
         path = sweep_file(tmp_path, url)
         path.write_text(path.read_text().replace("2048", "8192"))
-        done = harness("run", str(path), "--out", "out", cwd=tmp_path)
+        done = harness("run", str(path), "--out", str(tmp_path / "out"))
 
     assert done.returncode == 1
     reasons = {run.manifest["reason"] for run in read_runs(tmp_path / "out")}
@@ -264,7 +265,7 @@ def test_code_of_a_model_runs_only_where_the_author_says_so(
 
 def test_the_plan_of_it_is_one_document(tmp_path: Path) -> None:
     """`harness plan --json` with a server that is not there: nothing is asked yet."""
-    done = harness("plan", str(sweep_file(tmp_path, "http://127.0.0.1:1")), "--json", cwd=tmp_path)
+    done = harness("plan", str(sweep_file(tmp_path, "http://127.0.0.1:1")), "--json")
 
     document: dict[str, Any] = json.loads(done.stdout)
     assert done.returncode == 0

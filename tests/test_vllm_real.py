@@ -101,9 +101,10 @@ def verdicts(asked: EngineSettings, endpoint: VllmEndpoint, seen: ServerCounters
     return {toggle: triple.verdict for toggle, triple in triples.items()}
 
 
-def checked(stage: str, lines: list[list[str]]) -> list[str | None]:
+def checked(lines: list[tuple[str, list[str]]]) -> list[str | None]:
+    """Return what vLLM's own code finds wrong with command lines, each at its stage."""
     done = subprocess.run(
-        [f"{VENV}/bin/python", str(ROOT / "tests" / "vllm_parser_check.py"), stage],
+        [f"{VENV}/bin/python", str(ROOT / "tests" / "vllm_parser_check.py")],
         input=json.dumps(lines),
         capture_output=True,
         text=True,
@@ -118,20 +119,11 @@ def words_of(asked: EngineSettings) -> list[str]:
     return serve_words(replace(asked, model=MODEL), 8000)[1:]
 
 
-def test_every_command_line_passes_the_real_parser() -> None:
-    """The baseline, each flip and the author's own words are taken; nonsense is not."""
+def test_every_command_line_is_taken_and_makes_a_configuration() -> None:
+    """By vLLM's own parser, nonsense not; what values drag along is right: without it some fail."""
     own = replace(settings(), extra_args=("--enforce-eager", "-cc.mode=0"))
     good = [settings(), *(settings(**{toggle: value}) for toggle, value, _, _ in FLIPS), own]
     bad = [[MODEL, "--bogus"], [MODEL, "--kv-cache-dtype", "fp7"], [MODEL, "--port", "x"]]
-
-    found = checked("parse", [*(words_of(asked) for asked in good), *bad])
-
-    assert found[: len(good)] == [None] * len(good)
-    assert all(found[len(good) :])
-
-
-def test_every_command_line_makes_a_configuration() -> None:
-    """What the values drag along is right: without it vLLM refuses some of them together."""
     draft = ToggleValue("draft", (("draft", MODEL), ("tokens", 2)))
     needs_a_head = ("eagle", "eagle3")
     flips = [(t, v) for t, v, _, _ in FLIPS if v.kind not in (*needs_a_head, "draft")]
@@ -140,11 +132,17 @@ def test_every_command_line_makes_a_configuration() -> None:
     settled = [replace(arm, toggles={**arm.toggles, **ADAPTER.implied(arm)}) for arm in arms]
     unsettled = settings(speculative=ToggleValue("ngram"))
 
-    found = checked("configure", [words_of(arm) for arm in [*settled, unsettled]])
+    told = checked(
+        [("parse", words_of(asked)) for asked in good]
+        + [("configure", words_of(arm)) for arm in settled]
+        + [("parse", words) for words in bad]
+        + [("configure", words_of(unsettled))]
+    )
 
-    assert found[:-1] == [None] * len(settled)
-    assert found[-1] is not None
-    assert "async scheduling" in found[-1]
+    taken = len(good) + len(settled)
+    assert told[:taken] == [None] * taken
+    assert all(told[taken:])
+    assert "async scheduling" in str(told[-1])
 
 
 @pytest.fixture(scope="module")
@@ -156,17 +154,29 @@ def shared_memory() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("shared_memory")
-def test_the_baseline_runs_and_is_proven(tmp_path: Path) -> None:
-    """Requested, effective and observed agree; hits are whole blocks of 128; a reset is cold."""
+def test_the_baseline_runs_is_proven_and_dies_with_a_reason(tmp_path: Path) -> None:
+    """Words and counters agree; hits are whole blocks of 128; a reset is cold; then its core dies.
+
+    It is killed while it streams: an error that tells, and nothing left.
+    """
     asked = real_settings(tmp_path)
     with ADAPTER.start(asked) as endpoint:
-        pids = endpoint._server.processes.pids()
+        processes = endpoint._server.processes
+        pids = processes.pids()
         seen = load(endpoint)
         told = verdicts(asked, endpoint, seen)
         effective = endpoint.effective()
         endpoint.reset()
         cold = complete(endpoint, range(10, 1500), 1)["prompt_tokens_details"]["cached_tokens"]
         warm = complete(endpoint, range(10, 1500), 1)["prompt_tokens_details"]["cached_tokens"]
+        stream = open_stream(endpoint)
+        (core,) = set(processes_with("VLLM::EngineCore")) & pids
+        os.kill(core, signal.SIGKILL)
+        while processes.exit_code() is None:  # its server notices within seconds
+            time.sleep(0.1)
+        with pytest.raises(EngineError, match="vllm ended in mid-run, with exit code") as caught:
+            endpoint.counters()
+        stream.close()
 
     assert told["prefix_caching"] == told["chunked_prefill"] == told["batching"] == "verified"
     assert told["speculative"] == "verified"
@@ -177,12 +187,19 @@ def test_the_baseline_runs_and_is_proven(tmp_path: Path) -> None:
     assert endpoint.target is not None
     assert endpoint.target.vocabulary is not None
     assert (cold, warm) == (0, 1490 // 128 * 128)
+    assert "EngineDead" in "".join(caught.value.__notes__)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 @pytest.mark.usefixtures("shared_memory")
-def test_the_opposite_of_the_baseline_runs_and_is_proven(tmp_path: Path) -> None:
-    """No cache, no chunks, one at a time, drafts: each told from the baseline by the server."""
+def test_the_opposite_of_the_baseline_runs_and_is_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No cache, no chunks, one at a time, drafts; a stream in flight does not keep it alive.
+
+    With one open vLLM may wait for its client for ever; the grace is all that it gets.
+    """
+    monkeypatch.setattr("adapters.server._RUNNING_GRACE_S", 3.0)
     ngram = ToggleValue("ngram", (("tokens", 3),))
     asked = real_settings(
         tmp_path,
@@ -193,10 +210,15 @@ def test_the_opposite_of_the_baseline_runs_and_is_proven(tmp_path: Path) -> None
         block_size="32",
     )
     with ADAPTER.start(asked) as endpoint:
+        pids = endpoint._server.processes.pids()
         seen = load(endpoint)
         told = verdicts(asked, endpoint, seen)
         effective = endpoint.effective()
+        stream = open_stream(endpoint)
+        started_s = time.monotonic()
 
+    assert time.monotonic() - started_s < 10
+    stream.close()
     assert told["prefix_caching"] == told["batching"] == told["speculative"] == "verified"
     assert (told["chunked_prefill"], seen.partial_prefill_steps) == ("verified", 0)
     assert "contradicted" not in told.values()
@@ -204,43 +226,7 @@ def test_the_opposite_of_the_baseline_runs_and_is_proven(tmp_path: Path) -> None
     assert effective["chunked_prefill"] == "off"
     assert effective["block_size"] == "32"
     assert seen.looked_up_prompt_tokens == 0
-
-
-@pytest.mark.usefixtures("shared_memory")
-def test_an_engine_that_loses_its_core_ends_the_run_with_a_reason(tmp_path: Path) -> None:
-    """The core is killed while it streams: an error that tells, and nothing left."""
-    with ADAPTER.start(real_settings(tmp_path)) as endpoint:
-        processes = endpoint._server.processes
-        pids = processes.pids()
-        stream = open_stream(endpoint)
-        (core,) = set(processes_with("VLLM::EngineCore")) & pids
-        os.kill(core, signal.SIGKILL)
-        while processes.exit_code() is None:  # its server notices within seconds
-            time.sleep(0.1)
-
-        with pytest.raises(EngineError, match="vllm ended in mid-run, with exit code") as caught:
-            endpoint.counters()
-        stream.close()
-
-    assert "EngineDead" in "".join(caught.value.__notes__)
-
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-
-
-@pytest.mark.usefixtures("shared_memory")
-def test_streams_in_flight_do_not_keep_an_engine_alive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a stream open vLLM may wait for its client for ever; the grace is all that it gets."""
-    monkeypatch.setattr("adapters.server._RUNNING_GRACE_S", 3.0)
-    with ADAPTER.start(real_settings(tmp_path)) as endpoint:
-        pids = endpoint._server.processes.pids()
-        stream = open_stream(endpoint)
-        started_s = time.monotonic()
-
-    assert time.monotonic() - started_s < 10
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-    stream.close()
 
 
 def open_stream(endpoint: VllmEndpoint) -> http.client.HTTPConnection:

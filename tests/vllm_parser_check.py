@@ -1,9 +1,10 @@
 """Run by the Python of a real vLLM: do its own parser and configuration take these command lines?
 
-    vllm_parser_check.py parse|configure < JSON list of command lines
+    vllm_parser_check.py < JSON list of [stage, command line]
 
-Prints, for each, null or what was wrong with it, as JSON. `configure` also resolves the engine's
-configuration, which needs the model's folder, and knows this machine's platform only.
+Prints, for each, null or what was wrong with it, as JSON. The stage is `parse`, or `configure`,
+which also resolves the engine's configuration: that needs the model's folder, and knows this
+machine's platform only.
 """
 
 from __future__ import annotations
@@ -43,16 +44,18 @@ def fault(words: list[str], parser: Any, *, configure: bool) -> str | None:
     return None
 
 
-def main(stage: str) -> None:
+def main() -> None:
     """Check the command lines on standard input."""
     homes = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
     parsers = ("vllm.utils.argparse_utils", "vllm.utils")
     flexible = find(parsers, "FlexibleArgumentParser")
     parser = find(homes, "make_arg_parser")(flexible(prog="vllm serve"))
-    lines = json.load(sys.stdin)
-    found = [fault(words, parser, configure=stage == "configure") for words in lines]
+    found = [
+        fault(words, parser, configure=stage == "configure")
+        for stage, words in json.load(sys.stdin)
+    ]
     print("RESULT", json.dumps(found))  # noqa: T201  the answer
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -47,18 +47,13 @@ def fit(arguments: argparse.Namespace) -> int:
     folder = arguments.directory
     plan = _plan_again(folder, arguments.sweep)
     runs, left_out = _measured(folder, plan, arguments.engine)
+    out = _new_file(arguments.out or folder / f"{runs[0].planned.arm.label}.profile.json")
     profile = _profile(runs)
     questions = Questions()
     unseen = unseen_errors(
         runs, profile, lambda run, measured: predict(run, plan.spec, questions, measured)
     )
     profile = replace(profile, errors=median_errors(unseen))
-    label = runs[0].planned.arm.label
-    out = arguments.out or folder / f"{label}.profile.json"
-    if out.exists():
-        error = StoreError(f"{out}: exists already; a profile is never overwritten")
-        error.add_note("name another file with --out")
-        raise error
     write_text(out, profile_text(profile))
     with printing():
         if arguments.json:
@@ -68,6 +63,15 @@ def fit(arguments: argparse.Namespace) -> int:
             _print(profile, unseen, left_out)
             sys.stdout.write(f"wrote {out}\n")
     return 0
+
+
+def _new_file(out: Path) -> Path:
+    """Return `out`; raises `StoreError` where it is there, before minutes went into fitting."""
+    if out.exists():
+        error = StoreError(f"{out}: exists already; a profile is never overwritten")
+        error.add_note("name another file with --out")
+        raise error
+    return out
 
 
 def _plan_again(folder: Path, named: Path | None) -> Plan:
