@@ -111,6 +111,7 @@ def test_hardware_that_is_not_known_gives_no_prediction_but_the_reason(
     assert "unknown GPU 'cpu'" in absent_predictions(other)[0]
 
 
+@pytest.mark.alone  # only for the run that it shares with the test above
 def test_a_changed_prediction_is_found_out(known: Path, tmp_path: Path) -> None:
     """What stands beside a measurement is what the run wrote."""
     out = tmp_path / "out"
