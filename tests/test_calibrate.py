@@ -93,7 +93,7 @@ def test_a_slow_client_is_shown_as_the_clients_fault(monkeypatch: pytest.MonkeyP
     """Where each read takes 2 ms, eight streams wait for each other, and the stamps say it."""
     receive = Connection._receive
 
-    def slow(self: Connection) -> Generator[None, bytes, None]:
+    def slow(self: Connection) -> Generator[None, bytes | None, None]:
         received = receive(self)
         next(received)
         while True:

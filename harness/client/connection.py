@@ -30,7 +30,7 @@ class Connection(asyncio.BaseProtocol):
     in `Exchange`. `kept` tells whether another request may follow.
     """
 
-    data_received: Callable[[bytes], None]  # what the loop calls with each read
+    data_received: Callable[[bytes | None], None]  # what the loop calls with each read
 
     def __init__(self, clock: Clock, turns: Turns, sock: socket.socket, connect_ns: int) -> None:
         self.connect_ns = connect_ns
@@ -43,6 +43,9 @@ class Connection(asyncio.BaseProtocol):
         self._socket = sock
         self._transport: asyncio.Transport | None = None
         self._begin()
+        receiver = self._receive()
+        next(receiver)
+        self.data_received = receiver.send
 
     def _begin(self) -> None:
         self.reads: list[bytes] = []
@@ -57,15 +60,11 @@ class Connection(asyncio.BaseProtocol):
         self._persistent = False
         self._fed = 0  # reads that `_end` has taken
         self._every_read = True  # whether each read may be the last, whatever it ends with
-        receiver = self._receive()
-        next(receiver)
-        self.data_received = receiver.send
-        if self._transport is not None:
-            self._transport.set_protocol(self)  # uvloop looks up `data_received` only here
 
     def ask(self, message: bytes) -> asyncio.Future[None]:
         """Send `message` now; the future is done when the answer or the connection has ended."""
         self._begin()
+        self.data_received(None)
         self._answered = answered = asyncio.get_running_loop().create_future()
         if self.kept:
             self._write(message)
@@ -128,20 +127,21 @@ class Connection(asyncio.BaseProtocol):
         if not self.gone.done():
             self.gone.set_result(None)
 
-    def _receive(self) -> Generator[None, bytes, None]:
-        """Stamp and store each read of one answer; look closer only where it may have ended.
+    def _receive(self) -> Generator[None, bytes | None, None]:
+        """Stamp and store each read; look closer only where an answer may have ended.
 
-        A generator, for this is run once a token: its names need no looking up, its frame stays.
+        None tells that another answer begins. A generator, since this is run once a token: its
+        names need no looking up, its frame stays.
         """
-        raw_ns, stamp, keep = self._clock.raw_ns, self.times_ns.append, self.reads.append
-        turns = self._turns
+        raw_ns, turns = self._clock.raw_ns, self._turns
         while True:
-            data = yield
-            stamp(raw_ns())
-            keep(data)
-            turns.quiet = False
-            if self._every_read or data.endswith(_MAYBE_END) or len(data) < _SHORT_BYTES:
-                self._look()
+            stamp, keep = self.times_ns.append, self.reads.append
+            while (data := (yield)) is not None:
+                stamp(raw_ns())
+                keep(data)
+                turns.quiet = False
+                if self._every_read or data.endswith(_MAYBE_END) or len(data) < _SHORT_BYTES:
+                    self._look()
 
     # The end of an answer.
 
