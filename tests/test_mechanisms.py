@@ -57,9 +57,10 @@ def kv_use(*, paged: bool) -> float:
     )
     lying = held = 0
     for _ in steps(core, chats(80)):
-        scheduler = core.scheduler
-        lying += int(scheduler.decoding.context.sum())
-        held += int(scheduler.decoding.capacity.sum())
+        core.catch_up()
+        batch = core.scheduler.decoding
+        lying += batch.context_tokens
+        held += sum(one.blocks * core.config.block_size for one in batch.sequences)
     return lying / held
 
 

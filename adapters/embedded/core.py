@@ -7,6 +7,7 @@ the results are the same to the nanosecond.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,11 +17,10 @@ from numpy.typing import NDArray
 
 from adapters.base import EngineError, ServerCounters
 from adapters.embedded.config import EngineConfig
-from adapters.embedded.progress import Progress
+from adapters.embedded.progress import Progress, Times
 from adapters.embedded.scheduler import Scheduler, Step
 from adapters.embedded.sequence import Sequence
 
-_SPECULATIVE_STEPS = 64  # verify steps drawn at once
 _NS = 1e9
 
 
@@ -76,7 +76,7 @@ class TimeLog:
         """All times so far, shape (steps,)."""
         return self._times[: self.length]
 
-    def extend(self, times: NDArray[np.int64]) -> None:
+    def extend(self, times: Times) -> None:
         """Append `times`."""
         end = self.length + len(times)
         if end > len(self._times):
@@ -230,29 +230,15 @@ class EngineCore:
         if horizon_ns is not None:  # steps only get longer as contexts grow
             left_s = max(0, horizon_ns - now_ns) / _NS  # copying may have passed it
             most = min(most, 1 + int(left_s / (fixed_s + slope_s * context)))
-        progress = self._progress(most)
-        seconds = fixed_s + slope_s * (context + progress.grown())
-        ends_ns = now_ns + np.rint(seconds * _NS).astype(np.int64).cumsum()
+        progress = batch.progress(most)
+        ends_ns = progress.ends_ns(now_ns, fixed_s, slope_s, context)
         steps = progress.steps
         if horizon_ns is not None:
-            steps = min(steps, 1 + int(np.searchsorted(ends_ns, horizon_ns)))
-        steps = self.scheduler.grow(progress.room, steps)
+            steps = min(steps, 1 + bisect_left(ends_ns, horizon_ns))
+        steps = self.scheduler.grow(progress, steps)
         self._decode(progress, ends_ns[:steps])
         self._counts.graph_steps += steps if self.config.cuda_graphs else 0
         return int(ends_ns[steps - 1]), steps
-
-    def _progress(self, most: int) -> Progress:
-        """Return what up to `most` steps bring, at the latest until an answer is complete.
-
-        An answer lacks at least `most` tokens.
-        """
-        batch = self.scheduler.decoding
-        if self.config.speculation is None:
-            return Progress(most, len(batch), self.config.queries, None)
-        most = min(most, _SPECULATIVE_STEPS)
-        progress = Progress(most, len(batch), self.config.queries, batch.tokens_of(most))
-        progress.until_first_end(batch.remaining)
-        return progress
 
     def _run_step(self, step: Step, now_ns: int) -> int:
         """Run one step that holds prompt chunks; return when it ends, in ns."""
@@ -268,7 +254,7 @@ class EngineCore:
         seconds = self._timer.step_s(decoding, queries, context, chunks, decoding * queries + done)
         end_ns = now_ns + round(seconds * _NS)
         if decoding:
-            self._decode(self._progress(1), np.array([end_ns], dtype=np.int64))
+            self._decode(batch.progress(1), [end_ns])
             self._counts.mixed_steps += 1
         else:
             self._counts.steps += 1
@@ -283,10 +269,10 @@ class EngineCore:
                 sequence.started_ns = now_ns
                 self._counts.queued_ns += now_ns - sequence.arrival_ns
 
-    def _decode(self, progress: Progress, ends_ns: NDArray[np.int64]) -> None:
+    def _decode(self, progress: Progress, ends_ns: Times) -> None:
         """Let every decoding sequence take the steps that end at `ends_ns`."""
         batch, steps = self.scheduler.decoding, len(ends_ns)
-        brought = batch.advance(progress.after(steps), steps)
+        brought = batch.advance(progress, steps)
         self._log.extend(ends_ns)
         self._counts.steps += steps
         self._counts.output_tokens += brought

@@ -11,17 +11,18 @@ A sequence whose client has gone leaves from any of the three.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adapters.embedded.config import EngineConfig
-from adapters.embedded.decode_batch import DecodeBatch
+from adapters.embedded.decode_batch import AlikeBatch, DecodeBatch
+from adapters.embedded.draft_batch import DraftBatch
 from adapters.embedded.kv_blocks import BlockIds, KvBlocks
 from adapters.embedded.prefix_cache import PrefixCache
-from adapters.embedded.progress import Tokens
+from adapters.embedded.progress import Progress
 from adapters.embedded.sequence import Sequence
 
 # Blocks that an admission leaves free while others run, so that they can grow before anyone is
@@ -50,6 +51,13 @@ class SchedulerCounts:
     peak_running: int = 0
 
 
+def _batch(config: EngineConfig) -> DecodeBatch[Any]:
+    """Return the empty batch of what decodes."""
+    if config.speculation is None:
+        return AlikeBatch(config.block_size)
+    return DraftBatch(config.running_limit, config.block_size, config.speculation)
+
+
 class Scheduler:
     """Queues and KV blocks of one engine. Knows nothing of time."""
 
@@ -60,7 +68,7 @@ class Scheduler:
         self.cache = PrefixCache(self.kv) if config.prefix_caching and config.paged_kv else None
         self.waiting: deque[Sequence] = deque()
         self.prefilling: list[Sequence] = []
-        self.decoding = DecodeBatch(config.running_limit, config.block_size, config.speculation)
+        self.decoding = _batch(config)
         self.counts = SchedulerCounts()
         self._running_limit = config.running_limit
         self._watermark = int(_WATERMARK_SHARE * config.num_blocks)
@@ -182,34 +190,32 @@ class Scheduler:
             self.decoding.take(sequence, log_position)
             self.finish(sequence)
 
-    def grow(self, room: Callable[[int], Tokens], steps: int) -> int:
-        """Give every decoding sequence the blocks for `room(steps)` more tokens; return the steps.
+    def grow(self, progress: Progress, steps: int) -> int:
+        """Give every decoding sequence the blocks for `steps` steps; return the steps.
 
         They are fewer than asked for, but at least one, where blocks are short.
         """
-        missing = self.decoding.missing_blocks(room(steps))
-        count = int(np.add.reduce(missing))
+        count = self.decoding.missing_blocks(progress.room(steps))
         if count > self.kv.available:
-            steps = self._steps_with_room(room, steps)
-            missing = self.decoding.missing_blocks(room(steps))
-            count = int(np.add.reduce(missing))
-        self._give(missing, count)
+            steps = self._steps_with_room(progress, steps)
+            count = self.decoding.missing_blocks(progress.room(steps))
+        self._give(count)
         return steps
 
-    def _steps_with_room(self, room: Callable[[int], Tokens], steps: int) -> int:
+    def _steps_with_room(self, progress: Progress, steps: int) -> int:
         low, high = 1, steps - 1  # the room needed only grows with the steps
         while low < high:
             middle = (low + high + 1) // 2
-            fits = self.decoding.missing_blocks(room(middle)).sum() <= self.kv.available
+            fits = self.decoding.missing_blocks(progress.room(middle)) <= self.kv.available
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
-    def _give(self, missing: NDArray[np.int64], count: int) -> None:
-        """Promise each decoding sequence the blocks that it misses, `count` in all; there are."""
+    def _give(self, count: int) -> None:
+        """Promise the decoding sequences the `count` blocks that they were found to miss."""
         if count:
             self._make_free(count)
             self.kv.promise(count)
-            self.decoding.add_blocks(missing)
+            self.decoding.add_blocks()
 
     def _take(self, sequence: Sequence, budget: int, chunks: list[tuple[Sequence, int]]) -> int:
         tokens = min(sequence.target_tokens - sequence.computed_tokens, budget)
@@ -316,10 +322,9 @@ class Scheduler:
         """
         moved = 0
         while len(self.decoding):
-            missing = self.decoding.missing_blocks(self.config.queries)
-            count = int(np.add.reduce(missing))
+            count = self.decoding.missing_blocks(self.config.queries)
             if count <= self.kv.available:
-                self._give(missing, count)
+                self._give(count)
                 break
             if self.prefilling:
                 victim = self.prefilling.pop()
