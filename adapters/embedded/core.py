@@ -162,7 +162,7 @@ class EngineCore:
         batch = self.scheduler.decoding
         batch.sync(self._log.length)
         for sequence in batch.sequences:
-            self.scheduler.settle(sequence)
+            self.scheduler.blocks.settle(sequence)
             sequence.work_out_ids(self.scheduler.kv)
 
     def forget_times(self) -> None:
@@ -306,5 +306,5 @@ class EngineCore:
         self._complete = []
         for sequence in finished:
             sequence.finished_ns = now_ns
-            self.scheduler.finish(sequence)
+            self.scheduler.blocks.finish(sequence)
         return finished

@@ -100,15 +100,19 @@ class KvBlocks:
         """Note that `count` promised blocks are known to the prefix cache, and used by nobody."""
         self.evictable += count
 
+    def use_promised(self, count: int) -> None:
+        """Note that of `count` promised blocks in the prefix cache some sequence makes use."""
+        self.evictable -= count
+
     def evict_promised(self, count: int) -> None:
         """Forget that the prefix cache knows `count` promised blocks; they become free."""
         self.evictable -= count
         self.promised -= count
 
-    def settle_held(self, count: int) -> BlockIds:
+    def settle_held(self, count: int, references: int) -> BlockIds:
         """Return `count` blocks that the prefix cache knew as promised, and still does."""
         blocks = self.settle(count)
-        self.references[blocks] = 0
+        self.references[blocks] = references
         return blocks
 
     def allocate_region(self) -> BlockIds:

@@ -6,46 +6,31 @@
 A sequence that uses a node's blocks holds references to them, and to all before them. So within a
 path references never grow towards the leaf, and eviction takes blocks off the tail of a leaf.
 
-An answer that nobody has read hangs in the tree as a number of blocks. It is worked out when
-somebody comes along whose ids may be the same, and never where nobody does before it is evicted.
+What nobody has read hangs in the tree as a number of blocks: an answer without its ids, which are
+worked out when somebody comes along whose ids may be the same; a prompt with its ids, which are
+stored when somebody reads them. Neither is ever done where nobody comes before the eviction.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adapters.embedded.answer import Answer
+from adapters.embedded.cache_nodes import (
+    NO_BLOCKS,
+    Node,
+    Unread,
+    enter,
+    idle_blocks,
+    leave,
+    path_to,
+)
 from adapters.embedded.kv_blocks import BlockIds, KvBlocks
-
-
-@dataclass(slots=True)
-class _Unread:
-    """An answer of which nobody knows the ids yet, and the end of the prompt that it answers."""
-
-    answer: Answer
-    tail: NDArray[np.int32]  # ids of the prompt behind its last whole block
-    blocks: int  # that both fill, less what was evicted; promised, not settled which
-
-
-class _Node:
-    """A run of blocks and the token ids in them, as bytes: those compare and hash at once."""
-
-    __slots__ = ("blocks", "children", "ids", "parent", "unread", "unread_child", "used")
-
-    def __init__(self, ids: bytes, blocks: BlockIds, parent: _Node | None) -> None:
-        self.ids = ids
-        self.blocks = blocks
-        self.parent = parent
-        self.children: dict[bytes, _Node] = {}
-        self.unread: _Unread | None = None  # in the place of ids and blocks
-        self.unread_child: _Node | None = None  # never beside other children
-        self.used = 0  # when it was used last, in uses of the cache
 
 
 class PrefixCache:
@@ -57,7 +42,7 @@ class PrefixCache:
         self._root = self._new_root()
         self._uses = count(1)
         self._order = count()  # breaks ties in the heap
-        self._leaves: list[tuple[int, int, _Node]] = []  # (last use, order, node), some out of date
+        self._leaves: list[tuple[int, int, Node]] = []  # (last use, order, node), some out of date
         self.evicted_blocks = 0
 
     def match(self, ids: NDArray[np.int32]) -> BlockIds:
@@ -66,7 +51,7 @@ class PrefixCache:
         The caller shares them before anything else can evict them.
         """
         whole, data = self._whole(ids)
-        node, matched, found = self._root, 0, [self._root.blocks]
+        node, matched, found = self._root, 0, [NO_BLOCKS]
         use = next(self._uses)
         while matched < whole:
             child = self._child(node, data, matched)
@@ -74,12 +59,71 @@ class PrefixCache:
                 break
             same = self._common(child.ids, data, matched)
             child.used = use
-            found.append(child.blocks[:same])
+            found.append(self._settled(child)[:same])
             matched += same
-            if same < len(child.blocks):
+            if same < child.length:
                 break
             node = child
         return np.concatenate(found)
+
+    def find(self, ids: NDArray[np.int32]) -> tuple[Node, int] | None:
+        """Return where the longest cached prefix of `ids` ends, and its blocks.
+
+        None where that is within a node: it takes a block table to use a part of one.
+        """
+        whole, data = self._whole(ids)
+        node, matched = self._root, 0
+        use = next(self._uses)
+        while matched < whole:
+            child = self._child(node, data, matched)
+            if child is None:
+                break
+            if not data.startswith(child.ids, matched * self._block_bytes):
+                return None
+            child.used = use
+            matched += child.length
+            node = child
+        return node, matched
+
+    def extend(self, end: Node, known: int, ids: NDArray[np.int32]) -> tuple[Node, int] | None:
+        """Make the whole blocks of `ids` known, of which `known` blocks end in `end`, in use.
+
+        The others are free ones, promised to the sequence that uses `end`, which then uses what is
+        returned: where `ids` end, and how many of the promised blocks were known meanwhile. None
+        where that is within a node.
+        """
+        whole, size = len(ids) // self._kv.block_size, self._kv.block_size
+        data = ids[known * size : whole * size].tobytes()
+        node, at, more = end, 0, whole - known
+        use = next(self._uses)
+        while at < more:
+            child = self._child(node, data, at)
+            if child is None:
+                break
+            same = self._common(child.ids, data, at)
+            if same < child.length:
+                if at + same == more:
+                    return None
+                child = self._split(child, same)
+            node, at = child, at + same
+        enter(node, self._kv, end)
+        if at < more:
+            node = self._add(node, data[at * self._block_bytes :], more - at, use)
+            node.users = 1
+        self._touch(node, use)
+        return node, at
+
+    def enter(self, end: Node) -> None:
+        """Let one more sequence use everything up to `end`."""
+        enter(end, self._kv)
+
+    def leave(self, end: Node) -> None:
+        """Let one sequence less use everything up to `end`."""
+        leave(end, self._kv)
+
+    def idle(self, end: Node) -> int:
+        """Return how many blocks up to `end` no sequence uses."""
+        return idle_blocks(end, self._kv)
 
     def insert(self, ids: NDArray[np.int32], table: BlockIds) -> BlockIds:
         """Make the whole blocks of `ids`, held in `table`, known; return those known before.
@@ -87,24 +131,25 @@ class PrefixCache:
         For what the tree already knows it keeps its own blocks.
         """
         whole, data = self._whole(ids)
-        node, matched, found = self._root, 0, [self._root.blocks]
+        node, matched, found = self._root, 0, [NO_BLOCKS]
         use = next(self._uses)
         while matched < whole:
             child = self._child(node, data, matched)
             if child is None:
                 new = table[matched:whole].copy()
-                self._add(node, data[matched * self._block_bytes :], new, use)
+                self._kv.hold(new)
+                self._add(node, data[matched * self._block_bytes :], len(new), use).settle(new)
                 break
             same = self._common(child.ids, data, matched)
-            if same < len(child.blocks) and matched + same < whole:
+            if same < child.length and matched + same < whole:
                 child = self._split(child, same)
             child.used = use
-            found.append(child.blocks[:same])
+            found.append(self._settled(child)[:same])
             matched += same
             node = child
         return np.concatenate(found)
 
-    def end_of(self, prompt: NDArray[np.int32]) -> _Node | None:
+    def end_of(self, prompt: NDArray[np.int32]) -> Node | None:
         """Return where the whole blocks of `prompt` end, if nothing is known to follow there.
 
         None: what follows `prompt` may be what followed it before, so its ids must be known.
@@ -115,23 +160,26 @@ class PrefixCache:
             child = node.children.get(self._block(data, matched))
             if child is None or not data.startswith(child.ids, matched * self._block_bytes):
                 return None
-            node, matched = child, matched + len(child.blocks)
+            node, matched = child, matched + child.length
+        return self.childless(node)
+
+    def childless(self, node: Node) -> Node | None:
+        """Return `node` if nothing is known to follow it."""
         return None if node.children or node.unread_child else node
 
     def insert_unread(
-        self, end: _Node, tail: NDArray[np.int32], answer: Answer, blocks: int
+        self, end: Node, tail: NDArray[np.int32], answer: Answer, blocks: int
     ) -> None:
         """Make known, behind `end`, `blocks` free blocks of an answer whose prompt ends in `tail`.
 
         `tail` is what lies behind the prompt's last whole block.
         """
-        use, node = next(self._uses), end
-        while node.parent is not None:
-            node.used, node = use, node.parent
+        use = next(self._uses)
+        self._touch(end, use)
         if not blocks:
             return
-        child = _Node(b"", self._root.blocks, end)
-        child.unread = _Unread(answer, tail.copy(), blocks)
+        child = Node(b"", blocks, end)
+        child.unread = Unread(answer, tail.copy())
         end.unread_child = child
         self._kv.promise(blocks)
         self._kv.hold_promised(blocks)
@@ -162,16 +210,16 @@ class PrefixCache:
         """Forget everything; blocks that sequences still use stay theirs."""
         self._kv.drop(np.flatnonzero(self._kv.cached).astype(np.int32))
         for node in self._nodes():
-            if node.unread:
-                self._kv.evict_promised(node.unread.blocks)
+            if not node.settled:
+                self._kv.evict_promised(node.length)
         self._root = self._new_root()
         self._leaves.clear()
 
     def blocks(self) -> BlockIds:
-        """Return all blocks that the tree knows, in no order; not those of unread answers."""
+        """Return all settled blocks that the tree knows, in no order."""
         return np.concatenate([node.blocks for node in self._nodes()])
 
-    def _nodes(self) -> Iterator[_Node]:
+    def _nodes(self) -> Iterator[Node]:
         todo = [self._root]
         while todo:
             node = todo.pop()
@@ -180,19 +228,19 @@ class PrefixCache:
                 todo.append(node.unread_child)
             yield node
 
-    def _child(self, node: _Node, data: bytes, at: int) -> _Node | None:
+    def _child(self, node: Node, data: bytes, at: int) -> Node | None:
         """Return the child of `node` that begins with the block `at` of `data`."""
         if node.unread_child:
             self._read(node.unread_child)
         return node.children.get(self._block(data, at))
 
-    def _read(self, node: _Node) -> None:
+    def _read(self, node: Node) -> None:
         """Work out the ids of an unread answer and settle which blocks they lie in."""
         unread, parent = node.unread, node.parent
         assert unread is not None  # noqa: S101  only such a node is asked for
         assert parent is not None  # noqa: S101  nor is it the root
-        node.blocks = self._kv.settle_held(unread.blocks)
-        table, size = self._path(node), self._kv.block_size
+        node.settle(self._kv.settle_held(node.length, 0))
+        table, size = self.table(node), self._kv.block_size
         answer, tokens = unread.answer, len(table) * size - unread.answer.prompt_tokens
         self._kv.write(table, answer.prompt_tokens - len(unread.tail), unread.tail)
         answer.work_out(self._kv, table, tokens)
@@ -202,16 +250,27 @@ class PrefixCache:
         node.unread = parent.unread_child = None
         parent.children[self._block(node.ids, 0)] = node
 
-    def _path(self, node: _Node | None) -> BlockIds:
-        """Return the blocks from the root to the end of `node`."""
-        found: list[BlockIds] = []
-        while node is not None:
-            found.append(node.blocks)
-            node = node.parent
-        return np.concatenate(found[::-1])
+    def table(self, end: Node) -> BlockIds:
+        """Return the blocks up to `end`, settled."""
+        return np.concatenate([NO_BLOCKS, *(self._settled(node) for node in path_to(end))])
 
-    def _new_root(self) -> _Node:
-        return _Node(b"", np.empty(0, np.int32), None)
+    def _settled(self, node: Node) -> BlockIds:
+        """Return the blocks of a node whose ids are known; what was only counted is stored now."""
+        if not node.settled:
+            node.settle(self._kv.settle_held(node.length, 1 if node.users else 0))
+            self._kv.write(node.blocks, 0, np.frombuffer(node.ids, np.int32))
+            self._kv.hold(node.blocks)
+        return node.blocks
+
+    def _touch(self, node: Node, use: int) -> None:
+        """Note that everything up to `node` was used."""
+        while node.parent is not None:
+            node.used, node = use, node.parent
+
+    def _new_root(self) -> Node:
+        root = Node(b"", 0, None)
+        root.settle(NO_BLOCKS)
+        return root
 
     def _whole(self, ids: NDArray[np.int32]) -> tuple[int, bytes]:
         """Return how many whole blocks `ids` fill, and the bytes of those."""
@@ -232,56 +291,58 @@ class PrefixCache:
         tokens = int(differing[0]) if len(differing) else len(ours)
         return tokens // self._kv.block_size
 
-    def _add(self, parent: _Node, ids: bytes, blocks: BlockIds, use: int) -> None:
-        node = _Node(ids, blocks, parent)
+    def _add(self, parent: Node, ids: bytes, blocks: int, use: int) -> Node:
+        """Hang a run of `blocks` blocks, not settled yet, on `parent`, and return it."""
+        node = Node(ids, blocks, parent)
         parent.children[self._block(ids, 0)] = node
-        self._kv.hold(blocks)
         self._note_leaf(node, use)
+        return node
 
-    def _note_leaf(self, node: _Node, use: int) -> None:
+    def _note_leaf(self, node: Node, use: int) -> None:
         node.used = use
         heapq.heappush(self._leaves, (use, next(self._order), node))
 
-    def _split(self, node: _Node, at: int) -> _Node:
+    def _split(self, node: Node, at: int) -> Node:
         """Cut `node` after `at` blocks; return the upper part, whose child is the rest."""
         parent = node.parent
         assert parent is not None  # noqa: S101  the root holds no blocks, so it is never split
         cut = at * self._block_bytes
-        upper = _Node(node.ids[:cut], node.blocks[:at], parent)
-        upper.used = node.used
+        upper = Node(node.ids[:cut], at, parent)
+        upper.used, upper.users = node.used, node.users
+        upper.blocks, upper.settled = node.blocks[:at], node.settled
         parent.children[self._block(upper.ids, 0)] = upper
         node.ids, node.blocks, node.parent = node.ids[cut:], node.blocks[at:], upper
+        node.length -= at
         upper.children[self._block(node.ids, 0)] = node
         return upper
 
-    def _idle_tail(self, node: _Node, most: int) -> int:
+    def _idle_tail(self, node: Node, most: int) -> int:
         """Count the blocks, at most `most`, at the end of `node` that no sequence uses."""
-        if node.unread:
-            return min(most, node.unread.blocks)
-        most = min(most, len(node.blocks))
+        most = min(most, node.length)
+        if node.users:
+            return 0
+        if not node.settled:
+            return most
         if not self._kv.references[node.blocks[-most]]:  # nor any after it
             return most
         tail = self._kv.references[node.blocks[-most:]]
         return most - int(np.count_nonzero(tail))
 
-    def _trim(self, node: _Node, blocks: int) -> int:
+    def _trim(self, node: Node, blocks: int) -> int:
         """Take `blocks` blocks that no sequence uses off the leaf `node`; return their number."""
         self.evicted_blocks += blocks
-        if node.unread:
+        keep = node.length - blocks
+        if node.settled:
+            self._kv.evict(node.blocks[keep:])
+        else:
             self._kv.evict_promised(blocks)
-            node.unread.blocks -= blocks
-            if not node.unread.blocks:
-                self._take_out(node)
-            return blocks
-        keep = len(node.blocks) - blocks
-        self._kv.evict(node.blocks[keep:])
         if keep:
-            node.ids, node.blocks = node.ids[: keep * self._block_bytes], node.blocks[:keep]
+            node.cut(keep, self._block_bytes)
         else:
             self._take_out(node)
         return blocks
 
-    def _take_out(self, node: _Node) -> None:
+    def _take_out(self, node: Node) -> None:
         """Remove a leaf; what it hung on may be one now."""
         parent, node.parent = node.parent, None
         assert parent is not None  # noqa: S101  only nodes below the root are leaves

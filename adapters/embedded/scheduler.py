@@ -14,16 +14,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from adapters.embedded.config import EngineConfig
 from adapters.embedded.decode_batch import AlikeBatch, DecodeBatch
 from adapters.embedded.draft_batch import DraftBatch
-from adapters.embedded.kv_blocks import BlockIds, KvBlocks
-from adapters.embedded.prefix_cache import PrefixCache
 from adapters.embedded.progress import Progress
 from adapters.embedded.sequence import Sequence
+from adapters.embedded.sequence_blocks import SequenceBlocks
 
 # Blocks that an admission leaves free while others run, so that they can grow before anyone is
 # preempted again; the share is vLLM's old default.
@@ -63,16 +59,14 @@ class Scheduler:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        region = None if config.paged_kv else config.blocks_for(config.max_model_len)
-        self.kv = KvBlocks(config.num_blocks, config.block_size, region)
-        self.cache = PrefixCache(self.kv) if config.prefix_caching and config.paged_kv else None
+        self.blocks = SequenceBlocks(config)
+        self.kv, self.cache = self.blocks.kv, self.blocks.cache
         self.waiting: deque[Sequence] = deque()
         self.prefilling: list[Sequence] = []
         self.decoding = _batch(config)
         self.counts = SchedulerCounts()
         self._running_limit = config.running_limit
         self._watermark = int(_WATERMARK_SHARE * config.num_blocks)
-        self._no_room = False  # the head of the queue did not fit, and nothing was freed since
         self._batch_places = 0  # sequences that a static batch may still take in
         self._newest_at_start_ns = 0  # the youngest that waited when the engine last ceased to idle
 
@@ -113,67 +107,11 @@ class Scheduler:
     def finish_prefill(self, sequence: Sequence) -> None:
         """Store what a finished prefill computed, and make its whole blocks known for reuse."""
         self.prefilling.remove(sequence)
-        sequence.write_prefill(self.kv)
-        if self.cache is not None:
-            self._hold(sequence, self.cache.insert(sequence.known_ids(), sequence.table))
-
-    def _hold(self, sequence: Sequence, known: BlockIds) -> None:
-        """Let `sequence` use the blocks that the cache knows for what it computed itself.
-
-        Another one may have computed the same prompt meanwhile. Kept twice, the cache's own copy
-        would pass for free to be evicted while blocks after it are in use.
-        """
-        first = sequence.prefill_start // self.config.block_size
-        if len(known) <= first:
-            return
-        own, known = sequence.table[first : len(known)], known[first:]
-        twice = (own != known).nonzero()[0]
-        if len(twice):
-            self.kv.share(known[twice])
-            self.kv.release(own[twice])
-            own[twice] = known[twice]
-            self._no_room = False
+        self.blocks.store_prefill(sequence)
 
     def start_decoding(self, sequence: Sequence, log_position: int) -> None:
         """Move a sequence whose prompt is computed to the decoding ones."""
         self.decoding.add(sequence, log_position)
-
-    def finish(self, sequence: Sequence) -> None:
-        """Give back the blocks of a finished sequence; whole ones stay in the prefix cache."""
-        if not sequence.answer_read and not sequence.answer.known_tokens:
-            self._finish_unread(sequence)
-        else:
-            self._finish_read(sequence)
-
-    def _finish_read(self, sequence: Sequence) -> None:
-        self.settle(sequence)
-        sequence.work_out(self.kv)
-        if self.cache is not None:
-            in_kv = sequence.target_tokens - 1  # all but the newest token
-            self.cache.insert(sequence.known_ids()[:in_kv], sequence.table)
-        self._free(sequence)
-
-    def _finish_unread(self, sequence: Sequence) -> None:
-        """As `finish`, without working out an answer that nobody may ever look at."""
-        if self.cache is None:
-            self._free(sequence)
-            return
-        prompt, size = sequence.prompt_ids, self.config.block_size
-        end = self.cache.end_of(prompt)
-        if end is None:
-            self._finish_read(sequence)
-            return
-        self._free(sequence)
-        whole = len(prompt) // size
-        blocks = (sequence.target_tokens - 1) // size - whole
-        self.cache.insert_unread(end, prompt[whole * size :], sequence.answer, blocks)
-
-    def settle(self, sequence: Sequence) -> None:
-        """Settle which blocks those are that `sequence` was only promised, to write in them."""
-        if sequence.promised_blocks:
-            end = sequence.blocks + sequence.promised_blocks
-            sequence.table[sequence.blocks : end] = self.kv.settle(sequence.promised_blocks)
-            sequence.blocks, sequence.promised_blocks = end, 0
 
     def cancel(self, sequence: Sequence, log_position: int) -> None:
         """Take out an unfinished sequence, wherever it is, and give back its blocks.
@@ -185,10 +123,10 @@ class Scheduler:
             self._leave_queue(sequence)
         elif sequence in self.prefilling:
             self.prefilling.remove(sequence)
-            self._free(sequence)
+            self.blocks.free(sequence)
         else:
             self.decoding.take(sequence, log_position)
-            self.finish(sequence)
+            self.blocks.finish(sequence)
 
     def grow(self, progress: Progress, steps: int) -> int:
         """Give every decoding sequence the blocks for `steps` steps; return the steps.
@@ -213,8 +151,7 @@ class Scheduler:
     def _give(self, count: int) -> None:
         """Promise the decoding sequences the `count` blocks that they were found to miss."""
         if count:
-            self._make_free(count)
-            self.kv.promise(count)
+            self.blocks.promise(count)
             self.decoding.add_blocks()
 
     def _take(self, sequence: Sequence, budget: int, chunks: list[tuple[Sequence, int]]) -> int:
@@ -224,7 +161,7 @@ class Scheduler:
         return max(tokens, 0)
 
     def _may_admit(self) -> bool:
-        if not self.waiting or self._no_room or self.running >= self._running_limit:
+        if not self.waiting or self.blocks.no_room or self.running >= self._running_limit:
             return False
         if self.running == 0:
             self._newest_at_start_ns = self.waiting[-1].arrival_ns
@@ -237,50 +174,27 @@ class Scheduler:
     def _admit(self) -> Sequence | None:
         """Move the head of the queue to the prefilling ones, or return None for want of blocks."""
         sequence = self.waiting[0]
-        ids = sequence.known_ids()
-        cached = self._cached_blocks(ids)
-        if not self._reserve(sequence, cached, sequence.target_tokens):
-            self._no_room = True
+        cached = self.blocks.reserve_prefill(sequence, self._spared)
+        if cached is None:
             self._batch_places = 0
             return None
         self.waiting.popleft()
         self.prefilling.append(sequence)
-        sequence.prefill_start = sequence.computed_tokens = len(cached) * self.config.block_size
+        sequence.prefill_start = sequence.computed_tokens = cached * self.config.block_size
         self._count_admission(sequence)
         return sequence
+
+    @property
+    def _spared(self) -> int:
+        """Free blocks that an admission leaves for those that run."""
+        return self._watermark if self.running else 0
 
     def _leave_queue(self, sequence: Sequence) -> None:
         """Drop `sequence` from the queue, and its place in a static batch that it was to join."""
         newcomers = [one for one in self.waiting if one.preemptions == 0]
         self._batch_places -= sequence in newcomers[: self._batch_places]
         self.waiting.remove(sequence)
-        self._no_room = False  # whoever heads the queue now may need less
-
-    def _cached_blocks(self, ids: NDArray[np.int32]) -> BlockIds:
-        """Return the blocks of the longest cached prefix; the last token is always computed."""
-        if self.cache is None:
-            return np.empty(0, np.int32)
-        return self.cache.match(ids[:-1])
-
-    def _reserve(self, sequence: Sequence, cached: BlockIds, tokens: int) -> bool:
-        """Set up the block table for `tokens` tokens; False, and no change, without room."""
-        if not self.config.paged_kv:
-            if self.kv.free == 0:
-                return False
-            sequence.table = self.kv.allocate_region()
-            sequence.blocks = len(sequence.table)
-            return True
-        blocks = self.config.blocks_for(tokens)
-        reserve = self._watermark if self.running else 0
-        spare = self.kv.available - (blocks - len(cached)) - reserve
-        if spare < len(cached) and spare < self.kv.idle(cached):
-            return False
-        self.kv.share(cached)
-        sequence.table = np.empty(self.config.blocks_for(sequence.total_tokens), np.int32)
-        sequence.table[: len(cached)] = cached
-        sequence.table[len(cached) : blocks] = self._allocate(blocks - len(cached))
-        sequence.blocks = blocks
-        return True
+        self.blocks.no_room = False  # whoever heads the queue now may need less
 
     def _count_admission(self, sequence: Sequence) -> None:
         counts = self.counts
@@ -300,13 +214,12 @@ class Scheduler:
         moved = 0
         while self._may_admit() and (host_ids := self.waiting[0].host_ids) is not None:
             sequence, context = self.waiting[0], len(host_ids)
-            cached = self._cached_blocks(sequence.known_ids())
             next_step = min(context + self.config.queries, sequence.total_tokens)
-            if not self._reserve(sequence, cached, next_step):
-                self._no_room = True
+            cached = self.blocks.reserve_table(sequence, next_step, self._spared)
+            if cached is None:
                 break
             self.waiting.popleft()
-            start = len(cached) * self.config.block_size
+            start = cached * self.config.block_size
             self.kv.write(sequence.table, start, host_ids[start:])
             sequence.host_ids = None
             moved += context - start
@@ -330,7 +243,7 @@ class Scheduler:
                 victim = self.prefilling.pop()
             else:
                 victim = self.decoding.take_last(log_position)
-                self.settle(victim)
+                self.blocks.settle(victim)
                 victim.work_out(self.kv)
                 if self.config.preemption == "swap":
                     context = victim.target_tokens - 1  # the newest token has no KV yet
@@ -340,21 +253,6 @@ class Scheduler:
             victim.computed_tokens = 0
             self.counts.preemptions += 1
             self.waiting.appendleft(victim)
-            self._free(victim)
+            self.blocks.free(victim)
         self.counts.swapped_tokens += moved
         return moved
-
-    def _allocate(self, count: int) -> BlockIds:
-        self._make_free(count)
-        return self.kv.allocate(count)
-
-    def _make_free(self, count: int) -> None:
-        """Evict what is needed to have `count` free blocks; they can be had."""
-        if self.cache is not None and count > self.kv.free:
-            self.cache.evict(count - self.kv.free)
-
-    def _free(self, sequence: Sequence) -> None:
-        self.kv.release(sequence.table[: sequence.blocks])
-        self.kv.renounce(sequence.promised_blocks)
-        sequence.blocks = sequence.promised_blocks = 0
-        self._no_room = False

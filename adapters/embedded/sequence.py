@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adapters.embedded.answer import Answer
+from adapters.embedded.cache_nodes import Node
 from adapters.embedded.config import Speculation
 from adapters.embedded.kv_blocks import BlockIds, KvBlocks
 from adapters.embedded.speculative import mix, tokens_per_step
@@ -27,8 +28,11 @@ class Sequence:
         "blocks",
         "cached_tokens",
         "computed_tokens",
+        "counted",
         "finished_ns",
         "generated_tokens",
+        "held",
+        "held_blocks",
         "host_ids",
         "preemptions",
         "prefill_ends_ns",
@@ -55,6 +59,11 @@ class Sequence:
         self.arrival_ns = arrival_ns
         self.table: BlockIds = np.empty(0, np.int32)
         self.blocks = 0  # blocks of the table in use, from its start
+        # `counted`: it has no table, which nobody needs who reads nothing. Its first `held_blocks`
+        # blocks are those up to the node `held` of the prefix cache; the others are promised.
+        self.counted = False
+        self.held: Node | None = None
+        self.held_blocks = 0
         self.promised_blocks = 0  # that it holds beside those, not settled yet which
         self.cached_tokens: int | None = None  # found in the prefix cache when first admitted
         self.prefill_start = 0  # tokens that this prefill found in the prefix cache
@@ -102,9 +111,9 @@ class Sequence:
             return self.prompt_ids
         return np.concatenate([self.prompt_ids, self.output_ids[: self.answer.known_tokens]])
 
-    def write_prefill(self, kv: KvBlocks) -> None:
-        """Store what prefill computed: all of the target but what the cache already held."""
-        kv.write(self.table, self.prefill_start, self.known_ids()[self.prefill_start :])
+    def write_known(self, kv: KvBlocks, start: int) -> None:
+        """Store the ids known from position `start` on: before it lie those of the cache."""
+        kv.write(self.table, start, self.known_ids()[start:])
         self.answer.written_tokens = self.answer.known_tokens
 
     def work_out(self, kv: KvBlocks) -> None:
