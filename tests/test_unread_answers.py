@@ -93,3 +93,47 @@ def test_a_reset_forgets_unread_answers() -> None:
 
     kv = core.scheduler.kv
     assert (kv.free, kv.evictable, kv.promised) == (kv.num_blocks, 0, 0)
+
+
+@pytest.mark.parametrize("arm", ["roomy", "evicting", "swap", "no cache"])
+@given(seed=st.integers(0, 10**6), looks=st.sampled_from([1, 7, 1000]))
+@settings(max_examples=10, deadline=None)
+def test_readers_among_those_who_do_not_read_get_the_ids_of_one_alone(
+    arm: str, seed: int, looks: int
+) -> None:
+    """Also where somebody looks at all running answers meanwhile; no block is lost by it."""
+    asks = random_asks(seed, 14, shared=40, output=(1, 200), gap_ns=0)
+    core = EngineCore(config(**ARMS[arm]), LinearTimer())
+    sequences = [
+        core.submit(ask.prompt, ask.output_tokens, 0, answer_read=number % 3 == 0)
+        for number, ask in enumerate(asks)
+    ]
+    now_ns = step = 0
+    while core.has_work:
+        now_ns, _ = core.advance(now_ns, max_steps=3)
+        step += 1
+        if step % looks == 0:
+            core.catch_up()
+
+    for ask, sequence in list(zip(asks, sequences, strict=True))[::3]:
+        (alone,) = play(EngineCore(config(), LinearTimer()), [replace(ask, at_ns=0)])
+        assert sequence.output_ids.tolist() == alone.output_ids.tolist()
+    kv, cache = core.scheduler.kv, core.scheduler.cache
+    assert not kv.references.any()
+    if cache is not None:
+        cache.evict(kv.num_blocks)
+    assert (kv.free, kv.evictable, kv.promised) == (kv.num_blocks, 0, 0)
+
+
+def test_prompts_that_nobody_reads_are_not_stored() -> None:
+    """Of nine with the same beginning only the two are at whose parting a run of blocks is cut."""
+    core = EngineCore(config(), LinearTimer())
+    shared, size = np.arange(320, dtype=np.int32), core.config.block_size
+    prompts = [np.concatenate([shared, np.arange(40, dtype=np.int32) + 500 * n]) for n in range(9)]
+
+    play(core, [Ask(n * 9000 * MS, one, 9) for n, one in enumerate(prompts)], answer_read=False)
+
+    cache = core.scheduler.cache
+    assert cache is not None
+    assert core.counters().cached_prompt_tokens == 8 * 320
+    assert len(cache.blocks()) == (320 + 2 * 32) // size

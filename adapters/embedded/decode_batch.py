@@ -172,8 +172,10 @@ class AlikeBatch(DecodeBatch[Alike]):
         """Remove and return the sequences whose answer is complete, in admission order."""
         if not self.sequences or self.first_end > 0:
             return []
-        given = self._given
-        done = [column for column, end in enumerate(self._ends) if end == given]
+        done: list[int] = []
+        for _ in range(self._ends.count(self._given)):
+            after = done[-1] + 1 if done else 0
+            done.append(self._ends.index(self._given, after))
         return self._remove(done, log_position)
 
     def _with_room(self, room_end: int, wanted: int) -> int:

@@ -129,8 +129,9 @@ class Sequence:
         self, step_ends_ns: NDArray[np.int64], speculation: Speculation | None
     ) -> NDArray[np.int64]:
         """Return (time in ns, tokens) of each event so far, shape (events, 2)."""
-        of_prefills = sum(end_ns is not None for end_ns in self.prefill_ends_ns)
-        events = np.ones((of_prefills + self.decode_steps, 2), dtype=np.int64)
+        of_prefills = len(self.prefill_ends_ns) - self.prefill_ends_ns.count(None)
+        events = np.empty((of_prefills + self.decode_steps, 2), dtype=np.int64)
+        events[:, 1] = 1
         at = verified = 0
         for number, end_ns in enumerate(self.prefill_ends_ns):
             if end_ns is not None:
