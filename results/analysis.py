@@ -27,6 +27,7 @@ _FROM_SWEEP = ("file", "harness_version", "slo", "price_per_gpu_hour", "cache", 
 SUMMARY_FILE, CSV_FILE = "summary.json", "summary.csv"
 _ALIKE = "virtual time: the baseline run again is exactly 1 by construction, and an interval \
 shows the spread of the drawn requests only, not the noise of a machine"
+_NONE_STANDS = "no run is ok: the figures shown are of runs that may not be believed"
 
 
 class Analysis(NamedTuple):
@@ -230,7 +231,8 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         planned = sum(row["status"] != "skipped" for row in rows)
         notes.append(f"the sweep is not complete: {planned - cut} of {planned} runs are there")
     if not any(row["status"] == "ok" or _ended_early(row) for row in rows):
-        notes.append("nothing could be measured: no run is ok")
+        shown = any(row["metrics"] is not None for row in rows)
+        notes.append(_NONE_STANDS if shown else "nothing could be measured: no run is ok")
     return notes
 
 

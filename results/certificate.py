@@ -19,7 +19,7 @@ _IDLE_CPU = 0.5  # of a core, below which a client that is late was kept from ru
 _MORE = "more client processes (`--workers {more}` of harness load, `workers: {more}` in a sweep)"
 _RELIEF = f"use {_MORE} or a quieter machine"
 _KEPT = f"others kept the client from its core, it used {{cpu}}: use a quieter machine, or {_MORE}"
-_GO_FIRST = "; run as root, or with CAP_SYS_NICE, the client goes first"
+_GO_FIRST = "; run as root, or with CAP_SYS_NICE, and not as a batch or idle process, it goes first"
 _REMEDIES = {
     "open_files": "raise the limit of open files (`ulimit -n`), or ask for less concurrency",
     "ports": "have the server keep connections open, or widen net.ipv4.ip_local_port_range",

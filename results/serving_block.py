@@ -5,6 +5,7 @@ The names are those lines' own; what each figure is stands in `docs/metrics.md`.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from results.units import ABSENT
 from results.unmeasured import unmeasured
 
 _WIDTH = 50
+_WIDEST = 100  # of the sentences below the block
 _LATENCIES = (
     ("ttft_ms", "Time to First Token", "TTFT"),
     ("scheduled_ttft_ms", "TTFT from when it was due", "scheduled TTFT"),
@@ -36,10 +38,22 @@ def serving_block(summary: Mapping[str, Any]) -> str:
         *_rates((run["metrics"] if answered else None) or {}),
         *_latencies(run["metrics"] or {}),
         "=" * _WIDTH,
-        *certificate_lines(run),
-        *_remarks(summary, run),
     ]
+    for said in (*certificate_lines(run), *_remarks(summary, run)):
+        lines += _wrapped(said)
     return "\n".join(lines)
+
+
+def _wrapped(said: str) -> list[str]:
+    """Return a sentence in lines, those after the first two columns further in."""
+    deeper = " " * (len(said) - len(said.lstrip()) + 2)
+    return textwrap.wrap(
+        said,
+        _WIDEST,
+        subsequent_indent=deeper,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _counts(run: Mapping[str, Any]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -356,3 +357,20 @@ def test_the_monotonic_clock_lets_others_run_even_when_it_is_late() -> None:
         return seen
 
     assert asyncio.run(main()) == ["other", "sleeper"]
+
+
+def test_an_interrupt_inside_a_task_comes_out_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Ctrl-C may fall into any task; the task keeps it besides, which nobody has to be told."""
+
+    async def interrupted() -> None:
+        await asyncio.sleep(0)
+        raise KeyboardInterrupt
+
+    async def main() -> None:
+        await asyncio.gather(*(asyncio.create_task(interrupted()) for _ in range(3)))
+
+    with pytest.raises(KeyboardInterrupt):
+        run_virtual(main())
+    gc.collect()
+
+    assert caplog.messages == []

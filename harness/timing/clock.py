@@ -247,6 +247,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 def _keep_callback_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Hand an exception that left a callback to `_run_once`, which raises it out of the loop."""
+    if isinstance(context.get("exception"), KeyboardInterrupt):
+        return  # it has left the loop; the task that was at work then keeps it besides
     if isinstance(loop, VirtualLoop) and "handle" in context and "exception" in context:
         if loop._callback_error is None:  # noqa: SLF001 - the handler is this loop's own
             loop._callback_error = context["exception"]  # noqa: SLF001 - as above

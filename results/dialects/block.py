@@ -35,13 +35,17 @@ def _run(tool: str, run: Mapping[str, Any]) -> Iterator[str]:
         yield f"here: the {measured} requests of the measured window; {tool}: all {sent}"
     yield f"{'':<{_NAME}}{tool:>{_VALUE}}{'here':>{_VALUE}}"
     for figure in run["figures"]:
-        yield _line(figure).rstrip()
+        yield from _lines(figure)
 
 
-def _line(figure: Mapping[str, Any]) -> str:
-    name, why = figure["name"], figure["why"] or ""
+def _lines(figure: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the row of a figure, the reason for a difference in a column of its own."""
     values = f"{_number(figure['value']):>{_VALUE}}{_number(figure['own_value']):>{_VALUE}}"
-    return f"{name:<{_NAME}}{values}  {why}"
+    row = f"{figure['name']:<{_NAME}}{values}"
+    first, *more = textwrap.wrap(figure["why"] or "", _WIDTH - len(row) - 2) or [""]
+    yield f"{row}  {first}".rstrip()
+    for line in more:
+        yield f"{'':<{len(row)}}  {line}"
 
 
 def _number(value: float | None) -> str:
