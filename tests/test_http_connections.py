@@ -243,6 +243,27 @@ def test_idle_connections_are_replaced_before_servers_tire_of_them(run: Run) -> 
     assert (one.error_kind, one.connect_ns) == (None, None)
 
 
+def test_idle_connections_that_nobody_uses_are_closed_and_not_replaced(run: Run) -> None:
+    """Of many opened for an open loop as many stay as its requests need, and some to spare."""
+
+    async def main() -> tuple[int, int]:
+        async with serving(GOOD) as server, client_of(server, idle_limit_s=0.08) as client:
+            before = await client.connect(40)
+            for _ in range(6):
+                await ask(client, "a")
+                await asyncio.sleep(0.05)
+            opened = client.opened_connections
+            await asyncio.sleep(0.4)
+            return before, client.opened_connections - opened
+
+    before, opened_again = run(main())
+
+    assert before == 40
+    assert (
+        opened_again <= 6 * 10
+    )  # of five rounds or so; all of the 40 would be opened again in each
+
+
 def test_connections_that_a_server_drops_are_opened_again(run: Run) -> None:
     """A server that closes after each answer meets its next request with a ready connection."""
 

@@ -14,6 +14,10 @@ from harness.timing.clock import NS_PER_S, Clock
 IDLE_LIMIT_S = 4.0
 # Handshakes at once while a pool fills: some servers queue no more, and a lost one waits a second.
 _AT_ONCE = 32
+# While requests are under way so many are closed or opened between two breaths: a thousand in a row
+# would keep requests that are due, and tokens, waiting for 40 ms.
+_GENTLY, _BREATH_S = 4, 0.002
+_SPARE = 8  # connections beyond twice those in use, for a burst of requests
 
 
 class Pool:
@@ -27,6 +31,7 @@ class Pool:
         self._idle: list[Connection] = []  # the one used last is lent first: it is the freshest
         self._open: set[Connection] = set()
         self._wanted = 0
+        self._lent = self._most_lent = 0  # the latter since connections were tended last
         self.opened = 0  # connections so far
         self._turns = Turns(clock)
         self._tending: asyncio.Task[None] | None = None
@@ -47,6 +52,7 @@ class Pool:
         while self._idle:
             connection = self._idle.pop()
             if self._is_fresh(connection):
+                self._lend()
                 return connection
             connection.abort()
         return None
@@ -55,12 +61,14 @@ class Pool:
         """Return a new connection, lent at once. Raises `OSError`."""
         connection = await open_connection(self._host, self._port, self._clock, self._turns)
         self.opened += 1
+        self._lend()
         self._open.add(connection)
         connection.gone.add_done_callback(lambda _: self._open.discard(connection))
         return connection
 
     def give_back(self, connection: Connection) -> None:
         """Take back a lent connection, for another request where it is kept."""
+        self._lent -= 1
         if connection.kept:
             connection.idle_since_ns = self._clock.now_ns()
             self._idle.append(connection)
@@ -82,21 +90,31 @@ class Pool:
         idle_ns = self._clock.now_ns() - connection.idle_since_ns
         return connection.kept and idle_ns < self._idle_limit_ns
 
+    def _lend(self) -> None:
+        self._lent += 1
+        self._most_lent = max(self._most_lent, self._lent)
+
     async def _tend(self) -> None:
-        """Replace idle connections that grow old, and lost ones, until cancelled."""
+        """Replace idle connections that grow old, as far as they are used, until cancelled."""
         while True:
             await asyncio.sleep(self._idle_limit_ns / NS_PER_S / 8)
             fresh = [connection for connection in self._idle if self._is_fresh(connection)]
-            for connection in set(self._idle) - set(fresh):
-                connection.abort()
+            stale = list(set(self._idle) - set(fresh))
             self._idle = fresh
-            await self._top_up()
+            for number, connection in enumerate(stale):
+                connection.abort()
+                if number % _GENTLY == 0:
+                    await asyncio.sleep(_BREATH_S)
+            used, self._most_lent = self._most_lent, self._lent
+            if used:
+                self._wanted = min(self._wanted, 2 * used + _SPARE)
+            await self._top_up(_GENTLY, _BREATH_S)
 
-    async def _top_up(self) -> None:
+    async def _top_up(self, at_once: int = _AT_ONCE, breath_s: float = 0.0) -> None:
         """Open what is missing, a few at a time; a refusal ends the attempt."""
         while (missing := self._wanted - len(self._open)) > 0:
             ends = await asyncio.gather(
-                *(self.open() for _ in range(min(missing, _AT_ONCE))), return_exceptions=True
+                *(self.open() for _ in range(min(missing, at_once))), return_exceptions=True
             )
             opened = [end for end in ends if isinstance(end, Connection)]
             for end in ends:
@@ -106,3 +124,4 @@ class Pool:
                 self.give_back(connection)
             if len(opened) < len(ends):
                 return
+            await asyncio.sleep(breath_s)
