@@ -231,7 +231,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         planned = sum(row["status"] != "skipped" for row in rows)
         notes.append(f"the sweep is not complete: {planned - cut} of {planned} runs are there")
     if not any(row["status"] == "ok" or _ended_early(row) for row in rows):
-        shown = any(row["metrics"] is not None for row in rows)
+        shown = any((row["counts"] or {}).get("ok") for row in rows)
         notes.append(_NONE_STANDS if shown else "nothing could be measured: no run is ok")
     return notes
 

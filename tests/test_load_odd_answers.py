@@ -101,8 +101,9 @@ def test_what_failed_requests_said_is_shown(
     sample = run["failure_samples"]["http_400"]
     assert sample.startswith("no \\x1b[31mred seedxxx")
     assert len(sample) == 201
-    assert f"failed: 9 × http_400, such as: {sample}" in block
-    assert "the server refuses what is sent as seed" in block
+    said = " ".join(block.split())  # a sentence may take several lines
+    assert f"failed: 9 × http_400, such as: {sample}" in said
+    assert "the server refuses what is sent as seed" in said
     assert "http_400, such as: no \\x1b[31mred" in report
     assert "\x1b" not in block
 
@@ -112,6 +113,7 @@ def test_where_everything_failed_no_figure_is_made_up(capsys: pytest.CaptureFixt
     block = printed(lambda _: refused("out of order", "500 Oops"), capsys)
 
     assert "such as: out of order" in block
+    assert "note: nothing could be measured: no run is ok" in block
     assert "0.00 " not in block.partition("Total generated")[2]
     assert "Request throughput (req/s):                      –" in block
     assert not {"window", "P99 rests"} & {word for word in ("window", "P99 rests") if word in block}
