@@ -194,6 +194,14 @@ def test_a_chunked_body_is_unpacked_as_far_as_it_came(
     ]
 
 
+def test_a_chunk_of_no_bytes_ends_the_body_whatever_follows() -> None:
+    """Bytes behind the end are no part of it, though they look like more chunks."""
+    head = head_of("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n")
+    raw = b" " * head.size_bytes + b"1\r\na\r\n0\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+
+    assert read_body(raw, head, closed=False).data == b"a"
+
+
 def test_a_body_of_known_length_ends_there() -> None:
     """What comes behind it is no part of it; what is missing makes it not whole."""
     head = head_of("HTTP/1.1 200 OK\nContent-Length: 3\n\n")

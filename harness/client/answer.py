@@ -96,7 +96,8 @@ def _read_stream(reader: _Reader, events: Events) -> None:
         if forms_left and value is not None:
             forms_left -= 1
             form = learned(events.data[at], value) or form
-            alike = alike if form is None else [*form.read(events.data), None]
+            rest = events.data[at + 1 :]
+            alike[at + 1 :] = [*(form.read(rest) if form else repeat(None, len(rest))), None]
         at += 1
 
 

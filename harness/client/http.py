@@ -164,6 +164,7 @@ class HttpClient:
             if kept.reads or not (kept.eof or kept.failure):
                 return
             self.replaced_connections += 1  # it was closed before it answered a byte
+            self._pool.give_back(kept)
         attempt.connection = None
         fresh = await self._pool.open()
         attempt.connect_ns = fresh.connect_ns

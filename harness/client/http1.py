@@ -220,9 +220,11 @@ def _plain_chunks(raw: bytes, at: int) -> Body | None:
     sizes, pieces, end = lines[:-3:2], lines[1:-3:2], lines[-3:]
     lengths = list(map(len, pieces))
     try:
-        if end != [b"0", b"", b""] or not pieces or list(map(chunk_size, sizes)) != lengths:
+        if end != [b"0", b"", b""] or list(map(chunk_size, sizes)) != lengths:
             return None
     except NotHttpError:
+        return None
+    if not (lengths and all(lengths)):  # a chunk of no bytes ends the body, whatever follows
         return None
     heads = [len(size) + len(_CRLF) for size in sizes]
     chunks = (head + length + len(_CRLF) for head, length in zip(heads, lengths, strict=True))
