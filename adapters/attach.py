@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from adapters.asking import NO_ANSWER, Answer, ask
-from adapters.base import EngineError, ServerCounters, Target
-from adapters.server_metrics import ServerMetrics
+from harness.adapters.asking import NO_ANSWER, Answer, ask
+from harness.adapters.base import EngineError, ServerCounters, Target
+from harness.adapters.server_metrics import ServerMetrics
 
 # Optional request fields that a kind of server takes, by a prefix of its metrics. A server of no
 # known kind is sent what most take; what it answers 400 to is told with its own words.

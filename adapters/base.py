@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from adapters.runtime import Runtime
+from harness.adapters.runtime import Runtime
 
 
 class EngineError(Exception):

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapters.base import EngineError, EngineSettings
-from adapters.programs import MissingProgramError
+from harness.adapters.base import EngineError, EngineSettings
+from harness.adapters.programs import MissingProgramError
 
 LABEL = "llm-serving-harness"  # finds containers: docker ps --filter label=…
 PASSING_FOLDER = Path("/tmp")  # noqa: S108  of the container, gone with it

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapters.base import EngineError
+from harness.adapters.base import EngineError
 
 _FOLDER = "llm-serving-harness/engines"
 _COMPLETE = "harness-installed.json"  # written last: an environment without it is half made

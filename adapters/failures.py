@@ -11,8 +11,8 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from adapters.base import EngineError
-from adapters.launch import Launched
+from harness.adapters.base import EngineError
+from harness.adapters.launch import Launched
 
 _CRASHED = "a crash of the program itself: look at its log and at the system's"
 _LONGEST = 400  # characters of a log line that are worth repeating

@@ -13,8 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from adapters.base import EngineError
-from adapters.guard import birth, descendants, removed, session_members
+from harness.adapters.base import EngineError
+from harness.adapters.guard import birth, descendants, removed, session_members
 
 _GUARD = Path(__file__).with_name("guard.py")
 _NICE = 19  # of an engine that runs on the processors of its client

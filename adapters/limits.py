@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from adapters.base import EngineError, EngineSettings
-from adapters.model_folder import context_tokens, model_folder
+from harness.adapters.base import EngineError, EngineSettings
+from harness.adapters.model_folder import context_tokens, model_folder
 
 
 def check_limits(settings: EngineSettings, *, batches: tuple[str, ...]) -> None:

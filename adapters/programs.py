@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from adapters.base import EngineError
-from adapters.environments import install_command
-from adapters.runtime import Runtime
+from harness.adapters.base import EngineError
+from harness.adapters.environments import install_command
+from harness.adapters.runtime import Runtime
 
 # Those of harness's own Python: an engine has an environment of its own.
 _OURS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV")

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from adapters.asking import NO_ANSWER, ask
-from adapters.base import EngineError, Target
-from adapters.failures import PortTakenError, ended_error
-from adapters.guard import parents
-from adapters.launch import Launched
+from harness.adapters.asking import NO_ANSWER, ask
+from harness.adapters.base import EngineError, Target
+from harness.adapters.failures import PortTakenError, ended_error
+from harness.adapters.guard import parents
+from harness.adapters.launch import Launched
 
 _POLL_S = 0.05  # at first; later a twentieth of the time waited so far, half a second at most
 _HEALTH_S = 5.0  # for an answer to /health: a busy, starting engine may be slow

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adapters.asking import NO_ANSWER, Answer, ask
-from adapters.base import EngineError, Target
-from adapters.containers import PASSING_FOLDER, Container, new_name
-from adapters.failures import PortTakenError, ended_error
-from adapters.launch import Launched, free_port
-from adapters.readiness import wait_until_ready
+from harness.adapters.asking import NO_ANSWER, Answer, ask
+from harness.adapters.base import EngineError, Target
+from harness.adapters.containers import PASSING_FOLDER, Container, new_name
+from harness.adapters.failures import PortTakenError, ended_error
+from harness.adapters.launch import Launched, free_port
+from harness.adapters.readiness import wait_until_ready
 
 _TRIES = 3  # another port each time, where another program took ours before the engine did
 _STARTING_GRACE_S = 0.5  # a starting engine may ignore SIGTERM for minutes

@@ -13,24 +13,36 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adapters.base import EngineError, EngineSettings, ServerCounters, Target, ToggleValue
-from adapters.containers import PASSING_FOLDER, Container, container_of, image_version, in_image
-from adapters.limits import check_context, check_limits
-from adapters.model_folder import model_folder, ordinary_tokens, weights_bytes
-from adapters.programs import (
+from harness.adapters.base import EngineError, EngineSettings, ServerCounters, Target, ToggleValue
+from harness.adapters.containers import (
+    PASSING_FOLDER,
+    Container,
+    container_of,
+    image_version,
+    in_image,
+)
+from harness.adapters.limits import check_context, check_limits
+from harness.adapters.model_folder import model_folder, ordinary_tokens, weights_bytes
+from harness.adapters.programs import (
     MissingProgramError,
     engine_env,
     installed_version,
     program_words,
     told_env,
 )
-from adapters.runtime import Runtime
-from adapters.server import Server, ServerStart, running_server
-from adapters.server_metrics import ServerMetrics
-from adapters.sglang_checks import check_extra_args, check_toggles, off_all_the_same
-from adapters.sglang_flags import Place, serve_words
-from adapters.sglang_said import assumptions_of, effective_labels, said_by, sizes_of, totals_of
-from adapters.sglang_versions import dialect_of
+from harness.adapters.runtime import Runtime
+from harness.adapters.server import Server, ServerStart, running_server
+from harness.adapters.server_metrics import ServerMetrics
+from harness.adapters.sglang_checks import check_extra_args, check_toggles, off_all_the_same
+from harness.adapters.sglang_flags import Place, serve_words
+from harness.adapters.sglang_said import (
+    assumptions_of,
+    effective_labels,
+    said_by,
+    sizes_of,
+    totals_of,
+)
+from harness.adapters.sglang_versions import dialect_of
 
 _PROGRAM = "sglang"
 _MODULE = ("-m", "sglang.launch_server")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from adapters.base import EngineError, EngineSettings, ToggleValue, UnsupportedToggleError
-from adapters.sglang_flags import KV_DTYPES, QUANTIZATION, Place, kind
+from harness.adapters.base import EngineError, EngineSettings, ToggleValue, UnsupportedToggleError
+from harness.adapters.sglang_flags import KV_DTYPES, QUANTIZATION, Place, kind
 
 _CPU_ATTENTION = ("intel_amx", "torch_native")
 _BREADTH = "--speculative-ngram-max-bfs-breadth"

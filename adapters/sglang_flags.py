@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from adapters.base import EngineSettings, ToggleValue
-from adapters.sglang_versions import Dialect
+from harness.adapters.base import EngineSettings, ToggleValue
+from harness.adapters.sglang_versions import Dialect
 
 KV_DTYPES = {"auto": "auto", "fp8": "fp8_e4m3"}  # the one that vLLM's fp8 is
 QUANTIZATION = {"none": None, "fp8": "fp8"}

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from adapters.base import ServerCounters, ToggleValue
-from adapters.server_metrics import ServerMetrics
-from adapters.sglang_flags import KV_DTYPES, METHODS, QUANTIZATION, VERIFIED_WITH
-from adapters.sglang_versions import Dialect
+from harness.adapters.base import ServerCounters, ToggleValue
+from harness.adapters.server_metrics import ServerMetrics
+from harness.adapters.sglang_flags import KV_DTYPES, METHODS, QUANTIZATION, VERIFIED_WITH
+from harness.adapters.sglang_versions import Dialect
 
 _KV_NAMES = {flag: label for label, flag in KV_DTYPES.items()}
 _METHOD_NAMES = {method: kind for kind, method in METHODS.items()}

@@ -18,19 +18,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adapters.base import EngineError, EngineSettings, ServerCounters, Target, ToggleValue
-from adapters.containers import PASSING_FOLDER, Container, container_of, image_version, in_image
-from adapters.model_folder import model_folder, ordinary_tokens
-from adapters.programs import engine_env, installed_version, program_words, told_env
-from adapters.server import Server, ServerStart, running_server
-from adapters.server_metrics import ServerMetrics
-from adapters.tensorrt_llm_checks import (
+from harness.adapters.base import EngineError, EngineSettings, ServerCounters, Target, ToggleValue
+from harness.adapters.containers import (
+    PASSING_FOLDER,
+    Container,
+    container_of,
+    image_version,
+    in_image,
+)
+from harness.adapters.model_folder import model_folder, ordinary_tokens
+from harness.adapters.programs import engine_env, installed_version, program_words, told_env
+from harness.adapters.server import Server, ServerStart, running_server
+from harness.adapters.server_metrics import ServerMetrics
+from harness.adapters.tensorrt_llm_checks import (
     check_extra_args,
     check_sizes,
     check_toggles,
     off_all_the_same,
 )
-from adapters.tensorrt_llm_options import (
+from harness.adapters.tensorrt_llm_options import (
     OPTIONS_FILE,
     batch_limit,
     dialect_of,
@@ -40,9 +46,9 @@ from adapters.tensorrt_llm_options import (
     served_name,
     step_tokens,
 )
-from adapters.tensorrt_llm_records import POLL_S, RecordReader
-from adapters.tensorrt_llm_said import effective_labels, said_by
-from adapters.tensorrt_llm_stats import Asked, IterationTotals, RequestTotals, counters_of
+from harness.adapters.tensorrt_llm_records import POLL_S, RecordReader
+from harness.adapters.tensorrt_llm_said import effective_labels, said_by
+from harness.adapters.tensorrt_llm_stats import Asked, IterationTotals, RequestTotals, counters_of
 
 _PROGRAM = "trtllm-serve"
 _PACKAGES = ("tensorrt_llm",)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from adapters.base import EngineError, EngineSettings, UnsupportedToggleError
-from adapters.limits import check_limits
-from adapters.tensorrt_llm_options import (
+from harness.adapters.base import EngineError, EngineSettings, UnsupportedToggleError
+from harness.adapters.limits import check_limits
+from harness.adapters.tensorrt_llm_options import (
     Dialect,
     batch_limit,
     split_extra_args,

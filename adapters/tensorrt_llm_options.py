@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adapters.base import EngineError, EngineSettings, ToggleValue
+from harness.adapters.base import EngineError, EngineSettings, ToggleValue
 
 DEFAULT_DRAFT_TOKENS = 5
 OPTIONS_FILE = "OPTIONS.yaml"  # what a plan calls the file

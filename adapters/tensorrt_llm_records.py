@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import Self
 from urllib.parse import urlsplit
 
-from adapters.asking import NO_ANSWER
-from adapters.tensorrt_llm_stats import IterationTotals
+from harness.adapters.asking import NO_ANSWER
+from harness.adapters.tensorrt_llm_stats import IterationTotals
 
 POLL_S = 1.0  # between two reads of a server that runs
 _AGAIN_S = 0.05  # between two reads while somebody waits for the totals

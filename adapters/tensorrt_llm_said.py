@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from adapters.base import ToggleValue
-from adapters.server_metrics import ServerMetrics
-from adapters.tensorrt_llm_options import POLICIES
+from harness.adapters.base import ToggleValue
+from harness.adapters.server_metrics import ServerMetrics
+from harness.adapters.tensorrt_llm_options import POLICIES
 
 _ARGUMENTS = re.compile(r"LLM Args:[ \t]*\n?(.+)")
 _SWITCHES = {"True": "on", "true": "on", "False": "off", "false": "off"}

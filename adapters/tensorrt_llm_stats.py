@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from adapters.base import ServerCounters
-from adapters.server_metrics import ServerMetrics
+from harness.adapters.base import ServerCounters
+from harness.adapters.server_metrics import ServerMetrics
 
 _UNRECORDED = 1  # iterations in a row, at most, of which a busy engine keeps no record
 

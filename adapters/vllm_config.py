@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from adapters.base import ServerCounters, ToggleValue
-from adapters.server_metrics import ServerMetrics
-from adapters.vllm_flags import KV_DTYPES, METHODS, QUANTIZATION
+from harness.adapters.base import ServerCounters, ToggleValue
+from harness.adapters.server_metrics import ServerMetrics
+from harness.adapters.vllm_flags import KV_DTYPES, METHODS, QUANTIZATION
 
 _KV_NAMES = {flag: label for label, flag in KV_DTYPES.items()}
 _METHOD_NAMES = {method: kind for kind, method in METHODS.items()}

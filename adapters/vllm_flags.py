@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from adapters.base import EngineError, EngineSettings, ToggleValue, UnsupportedToggleError
+from harness.adapters.base import EngineError, EngineSettings, ToggleValue, UnsupportedToggleError
 
 DEFAULT_DRAFT_TOKENS = 5
 KV_DTYPES = {

@@ -120,7 +120,7 @@ def harness_load(url: str, requests: int) -> Cost:
             "--out": out,
         }
         words = [str(word) for option in options.items() for word in option]
-        command = [sys.executable, "-m", "harness.cli", "load", url, "--json", *words]
+        command = [sys.executable, "-P", "-m", "harness.cli", "load", url, "--json", *words]
         text, whole_s = run(command, good=(0, 1))
         if json.loads(text)["runs"][0]["counts"]["ok"] != requests:
             sys.exit(f"requests failed: {shlex.join(command)}")

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adapters import ENGINES
+from harness.adapters import ENGINES
 from harness.plan.make import make_plan
 from harness.plan.planned import PlannedArm, PlannedRun
+from harness.results.store import read_runs
 from harness.spec import load_sweep
 from harness.sweep import Sweep
-from results.store import read_runs
 
 SWEEP = """
 name: speed

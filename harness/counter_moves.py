@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from adapters.base import ServerCounters
+from harness.adapters.base import ServerCounters
 
 # Gauges, not totals: their value at the end counts, not the difference over the run.
 _GAUGES = frozenset({"peak_running"})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from adapters.base import EngineSettings
-from adapters.embedded.capacity import decode_floor
+from harness.adapters.base import EngineSettings
+from harness.adapters.embedded.capacity import decode_floor
 from harness.load.question import Question
 
 

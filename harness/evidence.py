@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from adapters.base import AS_IT_IS, EngineSettings, ServerCounters
+from harness.adapters.base import AS_IT_IS, EngineSettings, ServerCounters
 
 VERIFIED = "verified"
 CONTRADICTED = "contradicted"

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from adapters.base import Endpoint, EngineError
+from harness.adapters.base import Endpoint, EngineError
 from harness.client.live_history import takes_live
 from harness.client.request_body import Asking
 from harness.counter_moves import counter_moves
@@ -28,9 +28,9 @@ from harness.load.schedule import ClosedLoop, Schedule
 from harness.load.worker_count import worker_count
 from harness.plan.planned import PlannedRun
 from harness.questions import Questions
+from harness.results.records import RequestRecord
 from harness.spec import SweepSpec
-from results.records import RequestRecord
-from workloads.base import Conversation
+from harness.workloads.base import Conversation
 
 _WARM_UP_SEED = 0x7761726D  # another draw than any that is measured
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.load.question import Question, question_of
 from harness.plan.planned import PlannedRun
-from workloads.prefixes import Prompt
+from harness.workloads.prefixes import Prompt
 
 
 class Questions:

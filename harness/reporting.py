@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from results.analysis import write_summary
-from results.plots import draw_all
-from results.report import write_report
+from harness.results.analysis import write_summary
+from harness.results.plots import draw_all
+from harness.results.report import write_report
 
 REPORT_FILE = "report.html"
 

@@ -11,8 +11,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
-from adapters.base import Endpoint, EngineAdapter, EngineError
 from harness import __version__
+from harness.adapters.base import Endpoint, EngineAdapter, EngineError
 from harness.client.request_body import Asking
 from harness.environment import git_commit, host_facts
 from harness.load.probe import probe
@@ -21,8 +21,8 @@ from harness.plan.document import plan_document
 from harness.plan.planned import Plan, PlannedArm, PlannedRun
 from harness.prediction.replay import predict
 from harness.questions import Questions
+from harness.results.store import create_sweep, write_run, write_sweep
 from harness.timing.garbage import only_new_garbage
-from results.store import create_sweep, write_run, write_sweep
 
 EMBEDDED = "embedded"  # which is a prediction itself
 _FAILED_STARTS = 2  # different arms of an engine, after which the others are not tried

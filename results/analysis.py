@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from results.cache_checks import cache_notes
-from results.certificate import WORST_FIRST
-from results.effects import BASELINE, CONTROL, MARGIN, effects
-from results.flip_checks import other_versions, same_settings
-from results.names import SCALARS, flatten, primary_metrics
-from results.predictions import predicted_mean
-from results.rows import Row, check, planned_row, public, stored_row
-from results.statistics import geometric_mean
-from results.store import finite, read_runs, read_sweep, write_json, write_text
-from results.unlike_runs import NAME as UNLIKE
-from results.unlike_runs import unlike_runs
+from harness.results.cache_checks import cache_notes
+from harness.results.certificate import WORST_FIRST
+from harness.results.effects import BASELINE, CONTROL, MARGIN, effects
+from harness.results.flip_checks import other_versions, same_settings
+from harness.results.names import SCALARS, flatten, primary_metrics
+from harness.results.predictions import predicted_mean
+from harness.results.rows import Row, check, planned_row, public, stored_row
+from harness.results.statistics import geometric_mean
+from harness.results.store import finite, read_runs, read_sweep, write_json, write_text
+from harness.results.unlike_runs import NAME as UNLIKE
+from harness.results.unlike_runs import unlike_runs
 
 SCHEMA_VERSION = 1
 _FROM_SWEEP = ("file", "harness_version", "slo", "price_per_gpu_hour", "cache", "history")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from results.doubt import Doubt
-from results.metrics import RunFigures
-from results.units import significant
+from harness.results.doubt import Doubt
+from harness.results.metrics import RunFigures
+from harness.results.units import significant
 
 _FORMS = {"ids": "token ids", "completions": "text", "chat": "a chat"}
 

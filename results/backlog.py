@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from results.window import Window, first_turn
+from harness.results.window import Window, first_turn
 
 _LEAST_REQUESTS = 12  # fewer say nothing of a trend
 _WAIT_GROWS_SHARE = 0.05  # of the time looked at: what waits grow by from its start to its end

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from results.doubt import Doubt
-from results.metrics import RunFigures
+from harness.results.doubt import Doubt
+from harness.results.metrics import RunFigures
 
 _STATES = {
     "cold": "each run began with an empty prefix cache",

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from results.certificate_limits import ENOUGH_READINGS, LIMITS, Limit, amount
-from results.client_error import certified_errors
-from results.client_figures import Seen, client_figures
-from results.metrics import RunFigures
+from harness.results.certificate_limits import ENOUGH_READINGS, LIMITS, Limit, amount
+from harness.results.client_error import certified_errors
+from harness.results.client_figures import Seen, client_figures
+from harness.results.metrics import RunFigures
 
 WORST_FIRST = INVALID, DEGRADED, TRUSTED = "INVALID", "DEGRADED", "TRUSTED"
 _IDLE_CPU = 0.5  # of a core, below which a client that is late was kept from running

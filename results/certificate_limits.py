@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from results.units import significant
+from harness.results.units import significant
 
 Unit = Literal["ms", "share"]
 # A P99 of fewer readings is their largest: one stall of a short run, which DEGRADES it and no more.

@@ -10,17 +10,17 @@ from typing import Any
 
 import pandas as pd
 
-from results.answer_checks import (
+from harness.results.answer_checks import (
     longer_than_asked,
     no_finish_reason,
     prompt_tokens_differ,
     prompt_tokens_untold,
     usage_unbelieved,
 )
-from results.cache_checks import cache_not_cold, cache_not_seen
-from results.doubt import Doubt
-from results.flip_checks import not_exercised, unverifiable
-from results.load_checks import (
+from harness.results.cache_checks import cache_not_cold, cache_not_seen
+from harness.results.doubt import Doubt
+from harness.results.flip_checks import not_exercised, unverifiable
+from harness.results.load_checks import (
     cap_reached,
     concurrency_not_reached,
     engine_runs_fewer,
@@ -28,11 +28,11 @@ from results.load_checks import (
     overloaded,
     warm_prefix_cache,
 )
-from results.metrics import RunFigures, failures
-from results.names import is_open_loop
-from results.statistics import needed_samples
-from results.units import significant
-from results.window import least_requests
+from harness.results.metrics import RunFigures, failures
+from harness.results.names import is_open_loop
+from harness.results.statistics import needed_samples
+from harness.results.units import significant
+from harness.results.window import least_requests
 
 MAX_FAILED_SHARE = 0.01  # of all sent requests, where the sweep sets no other limit
 _STEP_NS = 100_000_000  # of the wall clock; less is two clocks that were not read at one moment

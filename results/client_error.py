@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results.certificate_limits import LIMITS
-from results.client_figures import Seen, wall_s
-from results.metrics import RunFigures
+from harness.results.certificate_limits import LIMITS
+from harness.results.client_figures import Seen, wall_s
+from harness.results.metrics import RunFigures
 
 Row = Mapping[str, Any]
 _DEGRADED = "DEGRADED"

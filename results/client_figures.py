@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from results.certificate_limits import amount
-from results.metrics import RunFigures
-from results.names import is_open_loop
-from results.units import significant
-from results.window import first_turn
+from harness.results.certificate_limits import amount
+from harness.results.metrics import RunFigures
+from harness.results.names import is_open_loop
+from harness.results.units import significant
+from harness.results.window import first_turn
 
 Floats = NDArray[np.float64]
 _LEAST_WALL_S = 1.0  # of a load phase whose CPU is judged: in less, opening connections is most

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from results.certificate import DEGRADED, INVALID, WORST_FIRST
-from results.certificate_limits import LIMITS, amount
-from results.panels import Panel, arm_key, arm_title, panels
-from results.units import ABSENT, count
+from harness.results.certificate import DEGRADED, INVALID, WORST_FIRST
+from harness.results.certificate_limits import LIMITS, amount
+from harness.results.panels import Panel, arm_key, arm_title, panels
+from harness.results.units import ABSENT, count
 
 Row = Mapping[str, Any]
 MARK = "†"  # of what rests on a DEGRADED client, where a word does not fit

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from results.client_error import error_of_pairs
-from results.names import HIGHER, headline_metrics, kind, primary_metrics
-from results.predictions import is_outside, predicted_ratio
-from results.statistics import Ratio, geometric_mean, holm, paired_ratio
+from harness.results.client_error import error_of_pairs
+from harness.results.names import HIGHER, headline_metrics, kind, primary_metrics
+from harness.results.predictions import is_outside, predicted_ratio
+from harness.results.statistics import Ratio, geometric_mean, holm, paired_ratio
 
 BASELINE, CONTROL = "baseline", "baseline-again"
 MARGIN = 0.03  # a ratio within 1.03 either way makes no difference to anyone

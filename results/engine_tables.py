@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from results.side_by_side import Ratios, SideBySide
+from harness.results.side_by_side import Ratios, SideBySide
 
 ENGINES_A_TABLE = 4  # columns of ratios that fit into 100
 _NAME_COLUMNS = 24

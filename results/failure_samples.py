@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from results.parquet import RecordTable
+from harness.results.parquet import RecordTable
 
 _SAMPLE_CHARACTERS = 200
 _FIELDS = ("stream_options", "ignore_eos", "seed", "max_tokens", "temperature", "prompt")

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from results.client_remarks import MARK, is_degraded
-from results.effects import BASELINE, VERDICT_BLOCKS
-from results.panels import Panel, labels, load_title, panels
-from results.side_by_side import compared_engines, engine_kinds
+from harness.results.client_remarks import MARK, is_degraded
+from harness.results.effects import BASELINE, VERDICT_BLOCKS
+from harness.results.panels import Panel, labels, load_title, panels
+from harness.results.side_by_side import compared_engines, engine_kinds
 
 Kind = Literal["engines", "effects", "throughput", "latency"]
 LOADS_A_FIGURE = 4  # loads whose marks still lie apart in one row of a figure of effects

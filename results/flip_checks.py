@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results.doubt import Doubt
-from results.metrics import RunFigures
+from harness.results.doubt import Doubt
+from harness.results.metrics import RunFigures
 
 _NOT_REACHED = "the flip did not reach the engine: look at its launch line and its log"
 _ONE_ARM_TWICE = "what one flip drags along is what the other asks for: they are one arm twice"

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from results.effects import CONTROL
-from results.panels import METRIC_NAMES, Panel, arm_title, labels, panels
-from results.units import ABSENT, interval_text, ratio_text, significant
+from harness.results.effects import CONTROL
+from harness.results.panels import METRIC_NAMES, Panel, arm_title, labels, panels
+from harness.results.units import ABSENT, interval_text, ratio_text, significant
 
 Row = Mapping[str, Any]
 _HEADS = {

@@ -8,12 +8,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from results.backlog import Backlog, backlog_of
-from results.client_figures import cap_waits_ns, conversation_spans, start_rates, started_words
-from results.doubt import Doubt
-from results.metrics import RunFigures
-from results.names import is_open_loop
-from results.units import significant
+from harness.results.backlog import Backlog, backlog_of
+from harness.results.client_figures import (
+    cap_waits_ns,
+    conversation_spans,
+    start_rates,
+    started_words,
+)
+from harness.results.doubt import Doubt
+from harness.results.metrics import RunFigures
+from harness.results.names import is_open_loop
+from harness.results.units import significant
 
 _RUNS_FEWER = 0.9  # an engine that runs less of what is in flight than this makes the rest wait
 _BLOCK_TOKENS = 16  # by so many a request the ceiling may be short where a cache has finer blocks

@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from results.names import is_open_loop
-from results.parquet import RecordTable
-from results.records import UNBELIEVED
-from results.statistics import describe
-from results.window import Window, measured_window
+from harness.results.names import is_open_loop
+from harness.results.parquet import RecordTable
+from harness.results.records import UNBELIEVED
+from harness.results.statistics import describe
+from harness.results.window import Window, measured_window
 
 Floats = NDArray[np.float64]
 NO_TOKEN = "no_token"  # noqa: S105 - a kind of failure: the stream ended well and brought nothing

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from results.effects import BASELINE
-from results.names import is_open_loop, primary_metrics
+from harness.results.effects import BASELINE
+from harness.results.names import is_open_loop, primary_metrics
 
 METRIC_NAMES = {
     "output_tokens_per_s": "output tokens/s",

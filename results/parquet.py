@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from results.records import RequestRecord
+from harness.results.records import RequestRecord
 
 _EVENT_FIELDS = [
     pa.field("time_ns", pa.int64(), nullable=False),

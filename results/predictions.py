@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results.metrics import run_figures
-from results.names import flatten
-from results.statistics import geometric_mean
-from results.store import StoredRun
+from harness.results.metrics import run_figures
+from harness.results.names import flatten
+from harness.results.statistics import geometric_mean
+from harness.results.store import StoredRun
 
 Row = Mapping[str, Any]
 # Of a prediction the server's counters and its certificate say nothing: they are the run's.

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from results.client_remarks import client_remarks
-from results.effects import CONTROL, VERDICT_BLOCKS
-from results.names import is_open_loop
-from results.panels import VERDICT_MARKS, Panel, arm_key, arm_title, labels, may_be_none
-from results.rows import CHECKED
-from results.statistics import needed_samples
-from results.units import ABSENT, count, ratio_text, span
+from harness.results.client_remarks import client_remarks
+from harness.results.effects import CONTROL, VERDICT_BLOCKS
+from harness.results.names import is_open_loop
+from harness.results.panels import VERDICT_MARKS, Panel, arm_key, arm_title, labels, may_be_none
+from harness.results.rows import CHECKED
+from harness.results.statistics import needed_samples
+from harness.results.units import ABSENT, count, ratio_text, span
 
 Row = Mapping[str, Any]
 _NAMED = 4  # runs of one fate that are named one by one

@@ -13,12 +13,12 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from results.client_remarks import client_counts, client_reasons, client_table
-from results.effects import BASELINE, CONTROL, VERDICT_BLOCKS
-from results.figures import planned_figures
-from results.foreseen import absent_predictions, foreseen
-from results.names import HIGHER, kind
-from results.panels import (
+from harness.results.client_remarks import client_counts, client_reasons, client_table
+from harness.results.effects import BASELINE, CONTROL, VERDICT_BLOCKS
+from harness.results.figures import planned_figures
+from harness.results.foreseen import absent_predictions, foreseen
+from harness.results.names import HIGHER, kind
+from harness.results.panels import (
     METRIC_NAMES,
     VERDICT_MARKS,
     Panel,
@@ -30,7 +30,7 @@ from results.panels import (
     load_title,
     panels,
 )
-from results.remarks import (
+from harness.results.remarks import (
     control_remark,
     doubts,
     engines,
@@ -41,11 +41,11 @@ from results.remarks import (
     skipped_rows,
     verdict_remark,
 )
-from results.side_by_side import left_out, side_by_side
-from results.statistics import needed_samples
-from results.store import write_text
-from results.units import ABSENT, interval_text, latency_unit, ratio_text, significant
-from results.unmeasured import unmeasured
+from harness.results.side_by_side import left_out, side_by_side
+from harness.results.statistics import needed_samples
+from harness.results.store import write_text
+from harness.results.units import ABSENT, interval_text, latency_unit, ratio_text, significant
+from harness.results.unmeasured import unmeasured
 
 Row = Mapping[str, Any]
 _MESSAGES = 20  # of one check

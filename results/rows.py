@@ -7,14 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from results.certificate import INVALID, certificate, uncertified
-from results.checks import doubts, too_many_failed
-from results.doubt import Doubt
-from results.failure_samples import failure_samples
-from results.metrics import RunFigures, run_figures
-from results.names import flatten
-from results.predictions import prediction_row
-from results.store import StoredRun
+from harness.results.certificate import INVALID, certificate, uncertified
+from harness.results.checks import doubts, too_many_failed
+from harness.results.doubt import Doubt
+from harness.results.failure_samples import failure_samples
+from harness.results.metrics import RunFigures, run_figures
+from harness.results.names import flatten
+from harness.results.predictions import prediction_row
+from harness.results.store import StoredRun
 
 # A certificate that holds the first against a run says what the others would.
 _TOLD_BY_CERTIFICATE = {"failed_share": ("failed_share", "some_failed")}

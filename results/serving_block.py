@@ -9,10 +9,10 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from results.client_remarks import certificate_lines
-from results.failure_samples import failure_lines
-from results.units import ABSENT
-from results.unmeasured import unmeasured
+from harness.results.client_remarks import certificate_lines
+from harness.results.failure_samples import failure_lines
+from harness.results.units import ABSENT
+from harness.results.unmeasured import unmeasured
 
 _WIDTH = 50
 _WIDEST = 100  # of the sentences below the block

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from results.effects import BASELINE, CONTROL
-from results.panels import VERDICT_MARKS, Panel, arm_title, labels, panels
-from results.units import ABSENT, latency_unit, ratio_text, significant
+from harness.results.effects import BASELINE, CONTROL
+from harness.results.panels import VERDICT_MARKS, Panel, arm_title, labels, panels
+from harness.results.units import ABSENT, latency_unit, ratio_text, significant
 
 Row = Mapping[str, Any]
 _UNLIKE = 0.02  # of prompt tokens a request; engines may count a token or two of their own

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from results.parquet import RecordTable, read_records, write_records
-from results.records import RequestRecord
+from harness.results.parquet import RecordTable, read_records, write_records
+from harness.results.records import RequestRecord
 
 FORMAT = 1
 SWEEP_FILE, MANIFEST_FILE, RECORDS_FILE = "sweep.json", "manifest.json", "records.parquet"

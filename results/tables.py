@@ -16,12 +16,19 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
-from results.client_remarks import client_counts, is_degraded
-from results.effects import BASELINE
-from results.engine_tables import READING, engine_tables
-from results.foreseen import absent_predictions, foreseen
-from results.panels import VERDICT_MARKS, Panel, arm_lines, hardware_title, may_be_none, panels
-from results.remarks import (
+from harness.results.client_remarks import client_counts, is_degraded
+from harness.results.effects import BASELINE
+from harness.results.engine_tables import READING, engine_tables
+from harness.results.foreseen import absent_predictions, foreseen
+from harness.results.panels import (
+    VERDICT_MARKS,
+    Panel,
+    arm_lines,
+    hardware_title,
+    may_be_none,
+    panels,
+)
+from harness.results.remarks import (
     assumptions,
     control_remark,
     doubts,
@@ -31,9 +38,9 @@ from results.remarks import (
     simulated_remark,
     verdict_remark,
 )
-from results.side_by_side import left_out, side_by_side
-from results.units import ABSENT, count, latency_unit, ratio_text, significant
-from results.unmeasured import unmeasured
+from harness.results.side_by_side import left_out, side_by_side
+from harness.results.units import ABSENT, count, latency_unit, ratio_text, significant
+from harness.results.unmeasured import unmeasured
 
 Row = Mapping[str, Any]
 WIDTH = 100  # columns that a line may take

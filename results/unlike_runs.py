@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results.doubt import Doubt
-from results.effects import BASELINE
-from results.side_by_side import prompt_tokens_each
+from harness.results.doubt import Doubt
+from harness.results.effects import BASELINE
+from harness.results.side_by_side import prompt_tokens_each
 
 NAME = "unlike_runs"
 _TOLERANCE = 0.02  # of prompt tokens a request: what a server counts may miss the last turn's

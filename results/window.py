@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from results.names import is_open_loop
-from results.units import count as count_of
+from harness.results.names import is_open_loop
+from harness.results.units import count as count_of
 
 _LEAST_MEASURED = 3  # measured requests per slot, below which a closed loop has no steady state
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adapters import ENGINES
+from harness.adapters import ENGINES
 from harness.plan.make import make_plan
 from harness.plan.planned import PlannedArm, PlannedRun
+from harness.results.diagnosis.document import diagnosis
 from harness.spec import load_sweep
 from harness.sweep import Sweep
-from results.diagnosis.document import diagnosis
 
 SWEEP = """\
 name: small

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.embedded.config import EngineConfig
-from adapters.embedded.core import EngineCore
-from adapters.embedded.sequence import Sequence
+from harness.adapters.embedded.config import EngineConfig
+from harness.adapters.embedded.core import EngineCore
+from harness.adapters.embedded.sequence import Sequence
 
 
 class LinearTimer:

@@ -14,12 +14,12 @@ import uvloop
 from scripted_server import Script, ScriptedServer
 from streams import DONE, a_request, chunked, token
 
-from adapters.base import Target
+from harness.adapters.base import Target
 from harness.client.http import HttpClient
 from harness.client.http_by_aiohttp import AiohttpClient
 from harness.client.request_body import Asking
+from harness.results.records import RequestRecord
 from harness.timing.clock import MonotonicClock
-from results.records import RequestRecord
 
 TOKENS = (token("a"), token("b"), token("c", finish="stop"))
 GOOD = Script(writes=[b"".join(chunked(*TOKENS, DONE))])

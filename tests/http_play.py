@@ -12,17 +12,17 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from adapters.base import EngineSettings
-from adapters.embedded.adapter import EmbeddedEndpoint
-from adapters.embedded.fine_loop import fine_loop
+from harness.adapters.base import EngineSettings
+from harness.adapters.embedded.adapter import EmbeddedEndpoint
+from harness.adapters.embedded.fine_loop import fine_loop
 from harness.client.base import Request, failed_record
 from harness.client.virtual import VirtualClient
 from harness.load.loadgen import play, requests_of
 from harness.load.schedule import ClosedLoop, Schedule
+from harness.results.records import RequestRecord
 from harness.timing.clock import MonotonicClock, VirtualClock, run_virtual, virtual_loop
-from results.records import RequestRecord
-from workloads.base import Conversation
-from workloads.prompts import token_ids
+from harness.workloads.base import Conversation
+from harness.workloads.prompts import token_ids
 
 END = b"0\r\n\r\n"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from results.records import RequestRecord
+from harness.results.records import RequestRecord
 
 MS = 1_000_000  # nanoseconds
 

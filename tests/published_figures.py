@@ -14,7 +14,7 @@ from pathlib import Path
 
 from reference_numbers import table, written
 
-from adapters.embedded.accuracy import (
+from harness.adapters.embedded.accuracy import (
     BATCH,
     BETWEEN_TOKENS,
     COMPARISONS,
@@ -29,8 +29,8 @@ from adapters.embedded.accuracy import (
     SPREAD_BATCH,
     Comparison,
 )
-from adapters.embedded.figures import UNITS, Figure, error_percent, predicted
-from results.units import significant
+from harness.adapters.embedded.figures import UNITS, Figure, error_percent, predicted
+from harness.results.units import significant
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "prediction.md"

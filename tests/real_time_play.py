@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 import numpy as np
 from engine_play import LinearTimer, config
 
-from adapters.embedded.config import Speculation
-from adapters.embedded.core import EngineCore
-from adapters.embedded.real_time import RealTimeEngine, Ticket
-from adapters.embedded.sequence import Sequence
+from harness.adapters.embedded.config import Speculation
+from harness.adapters.embedded.core import EngineCore
+from harness.adapters.embedded.real_time import RealTimeEngine, Ticket
+from harness.adapters.embedded.sequence import Sequence
 from harness.client.base import Request
 from harness.client.virtual import VirtualClient
 from harness.load.loadgen import play
 from harness.load.schedule import Schedule
+from harness.results.records import RequestRecord
 from harness.timing.clock import VirtualClock, VirtualLoop, run_virtual, virtual_loop
-from results.records import RequestRecord
-from workloads.base import Conversation, Segment, Turn
-from workloads.prompts import token_ids
+from harness.workloads.base import Conversation, Segment, Turn
+from harness.workloads.prompts import token_ids
 
 T = TypeVar("T")
 MS = 1_000_000

@@ -15,15 +15,15 @@ from typing import Any
 
 from diagnosed import play
 
-from adapters.base import BASELINE, EngineSettings, ToggleValue
-from adapters.embedded.adapter import deployment
-from adapters.embedded.capacity import Capacity, capacity
-from adapters.embedded.config import Speculation
-from adapters.embedded.roofline import StepTime
-from adapters.embedded.speculative import ASSUMED_ACCEPTANCE, mean_tokens_per_step
+from harness.adapters.base import BASELINE, EngineSettings, ToggleValue
+from harness.adapters.embedded.adapter import deployment
+from harness.adapters.embedded.capacity import Capacity, capacity
+from harness.adapters.embedded.config import Speculation
+from harness.adapters.embedded.roofline import StepTime
+from harness.adapters.embedded.speculative import ASSUMED_ACCEPTANCE, mean_tokens_per_step
 from harness.commands.capacity_text import capacity_lines
-from results.analysis import summarize
-from results.units import significant
+from harness.results.analysis import summarize
+from harness.results.units import significant
 
 CAPACITY_PAGE = Path(__file__).parents[1] / "docs" / "capacity.md"
 PAGE = Path(__file__).parents[1] / "docs" / "reference-numbers.md"

@@ -7,9 +7,9 @@ import itertools
 from harness.client.scripted import Script, ScriptedAnswer, ScriptedClient, always
 from harness.load.loadgen import Progress, play
 from harness.load.schedule import Schedule
+from harness.results.records import RequestRecord
 from harness.timing.clock import VirtualClock, run_virtual, virtual_loop
-from results.records import RequestRecord
-from workloads.base import Conversation, Segment, Turn
+from harness.workloads.base import Conversation, Segment, Turn
 
 
 def conversations(count: int, *, turns: int = 1, think_time_ns: int = 0) -> list[Conversation]:

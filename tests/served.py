@@ -9,9 +9,9 @@ from typing import Any
 
 import aiohttp
 
-from adapters.base import BASELINE, EngineSettings, ToggleValue
-from adapters.embedded.fine_loop import fine_loop
-from adapters.embedded.server import RunningServer, running_server
+from harness.adapters.base import BASELINE, EngineSettings, ToggleValue
+from harness.adapters.embedded.fine_loop import fine_loop
+from harness.adapters.embedded.server import RunningServer, running_server
 
 MODEL = "llama-3-8b"
 CERTAIN = ToggleValue("ngram", (("tokens", 3), ("acceptance", 1.0)))

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adapters import ENGINES
-from adapters.base import BASELINE, EngineAdapter, EngineSettings, ToggleValue
+from harness.adapters import ENGINES
+from harness.adapters.base import BASELINE, EngineAdapter, EngineSettings, ToggleValue
 from harness.plan.make import make_plan
 from harness.plan.planned import PlannedArm, PlannedRun
+from harness.results.store import read_runs
 from harness.spec import load_sweep
 from harness.sweep import Sweep
-from results.store import read_runs
 
 
 class _Quiet:

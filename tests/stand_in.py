@@ -8,8 +8,8 @@ import time
 import uuid
 from pathlib import Path
 
-from adapters.base import BASELINE, EngineSettings, ToggleValue
-from adapters.runtime import Runtime
+from harness.adapters.base import BASELINE, EngineSettings, ToggleValue
+from harness.adapters.runtime import Runtime
 
 SCRIPT = Path(__file__).with_name("stand_in_vllm.py")
 

@@ -41,13 +41,13 @@ from trtllm_strict import (
     resolved,
 )
 
-from adapters.embedded.http_api import Api, _Stream, _Whole
-from adapters.embedded.openai_answers import DONE, Answer, event
-from adapters.embedded.openai_requests import Ask, ServedModel, parse
-from adapters.embedded.prometheus import MetricsPage
-from adapters.embedded.real_time import RealTimeEngine
-from adapters.embedded.request_error import RequestError
-from adapters.embedded.sequence import Sequence
+from harness.adapters.embedded.http_api import Api, _Stream, _Whole
+from harness.adapters.embedded.openai_answers import DONE, Answer, event
+from harness.adapters.embedded.openai_requests import Ask, ServedModel, parse
+from harness.adapters.embedded.prometheus import MetricsPage
+from harness.adapters.embedded.real_time import RealTimeEngine
+from harness.adapters.embedded.request_error import RequestError
+from harness.adapters.embedded.sequence import Sequence
 
 LIFE_S = 120.0  # a test that failed leaves nothing behind for longer
 VOCABULARY = 128_256  # the embedded engine answers with ids of any of these

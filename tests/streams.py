@@ -8,8 +8,8 @@ from typing import Any
 
 from harness.client.base import Request
 from harness.client.exchange import Exchange, record_of
-from results.records import RequestRecord
-from workloads.base import Segment
+from harness.results.records import RequestRecord
+from harness.workloads.base import Segment
 
 MS = 1_000_000
 STREAM_HEAD = (

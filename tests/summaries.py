@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from results.certificate import uncertified
-from results.names import HIGHER, headline_metrics, kind
+from harness.results.certificate import uncertified
+from harness.results.names import HIGHER, headline_metrics, kind
 
 # arm: (toggle, value, base, implied, factor on throughput at low and high load, on TTFT, on TPOT)
 SWITCH: tuple[str, str, dict[str, str]] = ("off", "on", {})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.base import Endpoint, EngineError, EngineSettings, ToggleValue
+from harness.adapters.base import Endpoint, EngineError, EngineSettings, ToggleValue
 from harness.plan.make import make_plan
 from harness.plan.planned import Plan
 from harness.spec import SpecError, SweepSpec, load_sweep

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from stand_in import processes_with
 
-import adapters
-from adapters.base import EngineAdapter
+from harness import adapters
+from harness.adapters.base import EngineAdapter
 from harness.cli import main
 
 pytestmark = pytest.mark.skipif(
@@ -42,7 +42,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     page = PAGE.read_text(encoding="utf-8")
     [code] = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     [(name, adapter)] = re.findall(r'^```text\n    "(\w+)": (\w+),\n```', page, re.MULTILINE)
-    module = types.ModuleType("adapters.tinyserve")
+    module = types.ModuleType("harness.adapters.tinyserve")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(code, str(PAGE), "exec"), module.__dict__)  # noqa: S102  that is what is tested
     fourth: type[EngineAdapter] = getattr(module, adapter)

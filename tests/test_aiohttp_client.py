@@ -11,13 +11,13 @@ from http_asking import GOOD, TOKENS, Run, ask, on_each_loop
 from scripted_server import Script, ScriptedServer, serving
 from streams import DONE, MS, STREAM_HEAD, a_request, chunk, chunked, with_length
 
-from adapters.base import Target
+from harness.adapters.base import Target
 from harness.client.http import HttpClient
 from harness.client.http_by_aiohttp import AiohttpClient
 from harness.client.reach import client_for
 from harness.client.request_body import Asking
+from harness.results.records import RequestRecord
 from harness.timing.clock import MonotonicClock
-from results.records import RequestRecord
 
 pytestmark = pytest.mark.alone
 run = pytest.fixture(params=["uvloop"])(on_each_loop)

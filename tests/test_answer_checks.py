@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from known_runs import known_manifest, known_record, steady_records
 
-from adapters.base import Target
+from harness.adapters.base import Target
 from harness.load.prompt_counts import prompt_counts
-from results.checks import doubts
-from results.doubt import Doubt
-from results.metrics import run_figures
-from results.parquet import table_of
-from results.records import UNBELIEVED, RequestRecord
-from workloads.base import Conversation, Segment, Turn
+from harness.results.checks import doubts
+from harness.results.doubt import Doubt
+from harness.results.metrics import run_figures
+from harness.results.parquet import table_of
+from harness.results.records import UNBELIEVED, RequestRecord
+from harness.workloads.base import Conversation, Segment, Turn
 
 NAMES = {
     "longer_than_asked",

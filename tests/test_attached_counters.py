@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from adapters import attach
-from adapters.asking import Answer
-from adapters.attach import Attached
-from adapters.base import ServerCounters, Target
+from harness.adapters import attach
+from harness.adapters.asking import Answer
+from harness.adapters.attach import Attached
+from harness.adapters.base import ServerCounters, Target
 from harness.counter_moves import counter_moves
-from results.metrics import from_counters
+from harness.results.metrics import from_counters
 
 
 def page(hits: tuple[float, float], queries: tuple[float, float], end: str = "_total") -> str:

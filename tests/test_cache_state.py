@@ -13,18 +13,18 @@ import pytest
 from numpy.typing import NDArray
 from test_sweep import Quiet, adapters
 
-from adapters.base import EngineSettings, Target
-from adapters.embedded.adapter import EmbeddedAdapter, EmbeddedEndpoint
-from adapters.embedded.sequence import Sequence
+from harness.adapters.base import EngineSettings, Target
+from harness.adapters.embedded.adapter import EmbeddedAdapter, EmbeddedEndpoint
+from harness.adapters.embedded.sequence import Sequence
 from harness.load.cache_state import examine_cache, fresh_salt
 from harness.plan.make import make_plan
+from harness.results.analysis import summarize
+from harness.results.cache_checks import cache_not_cold, cache_not_seen
+from harness.results.records import RequestRecord
+from harness.results.store import StoredRun, read_runs
 from harness.spec import load_sweep
 from harness.sweep import Sweep
-from results.analysis import summarize
-from results.cache_checks import cache_not_cold, cache_not_seen
-from results.records import RequestRecord
-from results.store import StoredRun, read_runs
-from workloads.base import Conversation, Segment, Turn
+from harness.workloads.base import Conversation, Segment, Turn
 
 SWEEP = """
 name: cached

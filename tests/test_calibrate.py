@@ -27,8 +27,8 @@ from harness.commands import calibrate as calibrate_command
 from harness.plan.token_rate import PeakRate
 from harness.reference.log import ReferenceLog, SentAnswer
 from harness.reference.process import reference_process
+from harness.results.records import RequestRecord
 from harness.spec import Load
-from results.records import RequestRecord
 
 ROOT = Path(__file__).parents[1]
 
@@ -440,7 +440,7 @@ def serves(pid: int) -> bool:
 def test_an_interrupt_leaves_no_process(sent: signal.Signals, code: int) -> None:
     """Ctrl-C ends the server with the command; so does the command's own sudden end."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "harness.cli", "calibrate"],
+        [sys.executable, "-P", "-m", "harness.cli", "calibrate"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.embedded import calibration
-from adapters.embedded.calibration import ALL_REDUCE_S, Curve
-from adapters.embedded.deployment import Deployment
-from adapters.embedded.forward import ForwardPass
-from adapters.embedded.hardware import find_gpu
-from adapters.embedded.models import find_model
+from harness.adapters.embedded import calibration
+from harness.adapters.embedded.calibration import ALL_REDUCE_S, Curve
+from harness.adapters.embedded.deployment import Deployment
+from harness.adapters.embedded.forward import ForwardPass
+from harness.adapters.embedded.hardware import find_gpu
+from harness.adapters.embedded.models import find_model
 
 A100 = find_gpu("a100-80gb")
 

@@ -13,9 +13,15 @@ from rich.console import Console
 from stand_in import settings
 from sweep_files import FakeEngine, plan
 
-from adapters import ENGINES
-from adapters.base import TOGGLES, EngineError, EngineSettings, ToggleValue, UnsupportedToggleError
-from adapters.vllm import VllmAdapter
+from harness.adapters import ENGINES
+from harness.adapters.base import (
+    TOGGLES,
+    EngineError,
+    EngineSettings,
+    ToggleValue,
+    UnsupportedToggleError,
+)
+from harness.adapters.vllm import VllmAdapter
 from harness.cli import main
 from harness.plan.capability import Capability, capabilities
 from harness.plan.document import plan_document

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adapters.base import BASELINE, TOGGLES, EngineSettings, ToggleValue
-from adapters.embedded.adapter import deployment, step_time
-from adapters.embedded.capacity import CONTEXTS_TOKENS, Capacity, capacity
-from adapters.embedded.config import EngineConfig
-from adapters.embedded.core import EngineCore
-from adapters.embedded.roofline import StepTime
-from adapters.embedded.scheduler import Scheduler
+from harness.adapters.base import BASELINE, TOGGLES, EngineSettings, ToggleValue
+from harness.adapters.embedded.adapter import deployment, step_time
+from harness.adapters.embedded.capacity import CONTEXTS_TOKENS, Capacity, capacity
+from harness.adapters.embedded.config import EngineConfig
+from harness.adapters.embedded.core import EngineCore
+from harness.adapters.embedded.roofline import StepTime
+from harness.adapters.embedded.scheduler import Scheduler
 from harness.cli import main
 from harness.commands.capacity_arguments import KV_DTYPES, QUANTIZATIONS
 

@@ -22,12 +22,12 @@ from known_runs import (
     steady_records,
 )
 
-from results.certificate import certificate
-from results.certificate_limits import LIMITS
-from results.checks import doubts
-from results.metrics import run_figures
-from results.parquet import table_of
-from results.records import RequestRecord
+from harness.results.certificate import certificate
+from harness.results.certificate_limits import LIMITS
+from harness.results.checks import doubts
+from harness.results.metrics import run_figures
+from harness.results.parquet import table_of
+from harness.results.records import RequestRecord
 
 PAGE = Path(__file__).parents[1] / "docs" / "certificate.md"
 NAMES = [limit.name for limit in LIMITS]

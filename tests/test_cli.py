@@ -11,17 +11,17 @@ import pytest
 from rich.console import Console
 from sweep_files import write
 
-from adapters.embedded.adapter import EmbeddedAdapter
 from harness import __version__
+from harness.adapters.embedded.adapter import EmbeddedAdapter
 from harness.cli import main
 from harness.commands import sweeps
 from harness.plan.make import make_plan
 from harness.plan.planned import PlannedRun
 from harness.progress import LiveProgress
 from harness.quickstart import quickstart
+from harness.results.store import StoreError
 from harness.spec import load_sweep
 from harness.sweep import Sweep
-from results.store import StoreError
 
 ROOT = Path(__file__).parents[1]
 TINY = {
@@ -223,7 +223,7 @@ def test_the_exit_code_is_what_the_runs_came_to(
 
 def test_a_reader_that_has_gone_is_no_bug() -> None:
     """`harness plan … | head -1` ends without a traceback."""
-    command = [sys.executable, "-m", "harness.cli", "plan", str(quickstart()), "--json"]
+    command = [sys.executable, "-P", "-m", "harness.cli", "plan", str(quickstart()), "--json"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
     ) as process:
@@ -281,13 +281,17 @@ def test_every_package_and_the_quickstart_travel_in_a_wheel() -> None:
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     listed = set(tools["setuptools"]["packages"])
     found = {
-        ".".join(path.parent.relative_to(ROOT).parts)
+        ".".join(("harness", *path.parent.relative_to(ROOT).parts)).replace(
+            "harness.harness", "harness"
+        )
         for name in ("adapters", "harness", "results", "workloads")
         for path in (ROOT / name).rglob("__init__.py")
     }
 
     assert listed == found | {"harness.examples"}
-    assert tools["setuptools"]["package-dir"] == {"harness.examples": "examples"}
+    assert tools["setuptools"]["package-dir"] == {
+        f"harness.{name}": name for name in ("adapters", "examples", "results", "workloads")
+    }
 
 
 def test_a_failed_run_leaves_a_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from harness.client.base import Request, failed_record, network_error_kind
 from harness.client.scripted import Script, ScriptedAnswer, ScriptedClient, always, even_answer
+from harness.results.records import RequestRecord
 from harness.timing.clock import MonotonicClock, VirtualClock, run_virtual, virtual_loop
-from results.records import RequestRecord
-from workloads.base import Segment
+from harness.workloads.base import Segment
 
 MS = 1_000_000
 

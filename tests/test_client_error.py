@@ -23,15 +23,15 @@ from known_runs import (
 from harness.cli import main
 from harness.commands import load as load_command
 from harness.commands import load_order
-from results.analysis import summarize
-from results.certificate import certificate
-from results.client_error import error_of_pairs
-from results.client_remarks import client_reasons
-from results.effects import effects
-from results.metrics import run_figures
-from results.parquet import table_of
-from results.serving_block import serving_block
-from results.store import create_sweep, write_run, write_sweep
+from harness.results.analysis import summarize
+from harness.results.certificate import certificate
+from harness.results.client_error import error_of_pairs
+from harness.results.client_remarks import client_reasons
+from harness.results.effects import effects
+from harness.results.metrics import run_figures
+from harness.results.parquet import table_of
+from harness.results.serving_block import serving_block
+from harness.results.store import create_sweep, write_run, write_sweep
 
 SWEEP: dict[str, Any] = {
     "name": "quick",

@@ -17,14 +17,14 @@ from stand_in_docker import ask
 from trtllm_settings import PATIENCE
 from trtllm_settings import settings as trtllm_settings
 
-from adapters.base import EngineAdapter, EngineError, EngineSettings, ToggleValue
-from adapters.containers import image_version
-from adapters.launch import Launched
-from adapters.programs import MissingProgramError
-from adapters.runtime import Runtime
-from adapters.sglang import SglangAdapter
-from adapters.tensorrt_llm import TensorRtLlmAdapter
-from adapters.vllm import VllmAdapter
+from harness.adapters.base import EngineAdapter, EngineError, EngineSettings, ToggleValue
+from harness.adapters.containers import image_version
+from harness.adapters.launch import Launched
+from harness.adapters.programs import MissingProgramError
+from harness.adapters.runtime import Runtime
+from harness.adapters.sglang import SglangAdapter
+from harness.adapters.tensorrt_llm import TensorRtLlmAdapter
+from harness.adapters.vllm import VllmAdapter
 
 ROOT = Path(__file__).parents[1]
 SECRET = "hf_thisisnotforeveryone"  # noqa: S105  of nobody
@@ -133,7 +133,7 @@ def test_an_engine_that_ignores_sigterm_is_removed(
     docker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its client is killed after the grace, which ends nothing; removing the container does."""
-    monkeypatch.setattr("adapters.server._RUNNING_GRACE_S", 0.3)
+    monkeypatch.setattr("harness.adapters.server._RUNNING_GRACE_S", 0.3)
     asked = in_image(VLLM, STAND_IN_FAULTS="ignores-sigterm")
 
     with VllmAdapter().start(asked):
@@ -149,8 +149,8 @@ def test_a_killed_harness_leaves_no_container(docker: Path, number: signal.Signa
     asked = in_image(VLLM, STAND_IN_FAULTS="ignores-sigterm")
     code = (
         "import sys, time; sys.path.insert(0, 'tests')\n"
-        "from adapters.base import *; from adapters.runtime import Runtime\n"
-        "from adapters.vllm import VllmAdapter\n"
+        "from harness.adapters.base import *; from harness.adapters.runtime import Runtime\n"
+        "from harness.adapters.vllm import VllmAdapter\n"
         f"asked = {asked!r}\n"
         "with VllmAdapter().start(asked): print('up', flush=True); time.sleep(60)\n"
     )

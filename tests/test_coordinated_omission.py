@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from known_runs import OPEN, known_manifest
 
-from adapters.base import Target
+from harness.adapters.base import Target
 from harness.load.play import play_http
 from harness.load.schedule import OpenLoop
-from results.metrics import RunFigures, run_figures
-from results.parquet import table_of
-from workloads.base import Conversation, Segment, Turn
+from harness.results.metrics import RunFigures, run_figures
+from harness.results.parquet import table_of
+from harness.workloads.base import Conversation, Segment, Turn
 
 pytestmark = pytest.mark.alone
 MS = 1_000_000

@@ -7,7 +7,7 @@ from sweep_files import plan, sweep
 
 from harness.plan.demand import Demand, demand_of
 from harness.spec.quantities import duration_ns
-from workloads.base import WorkloadError
+from harness.workloads.base import WorkloadError
 
 CHAT = "[{kind: multi-turn, turns: 4, first_tokens: 10, turn_tokens: 10, output_tokens: 10}]"
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.base import ToggleValue
+from harness.adapters.base import ToggleValue
 from harness.spec import ToggleChoice
 from harness.spec.designs import arms_of, design_fault
 

@@ -11,22 +11,22 @@ from diagnosed import diagnosed, play
 from known_runs import known_manifest, late_client, steady_records
 from served import Served, with_server
 
-from adapters import attach
-from adapters.asking import Answer
-from adapters.attach import Attached
-from adapters.base import BASELINE, EngineSettings, ServerCounters, Target, ToggleValue
-from adapters.embedded.adapter import deployment
-from adapters.embedded.capacity import decode_floor
-from adapters.embedded.roofline import StepTime
-from adapters.server_metrics import ServerMetrics
-from adapters.vllm_config import totals_of
+from harness.adapters import attach
+from harness.adapters.asking import Answer
+from harness.adapters.attach import Attached
+from harness.adapters.base import BASELINE, EngineSettings, ServerCounters, Target, ToggleValue
+from harness.adapters.embedded.adapter import deployment
+from harness.adapters.embedded.capacity import decode_floor
+from harness.adapters.embedded.roofline import StepTime
+from harness.adapters.server_metrics import ServerMetrics
+from harness.adapters.vllm_config import totals_of
 from harness.cli import main
 from harness.counter_moves import counter_moves
-from results.diagnosis.document import diagnosis
-from results.diagnosis.limits import LIMITS
-from results.store import create_sweep, read_runs, write_run, write_sweep
-from workloads.base import Segment
-from workloads.overlap import overlap_of
+from harness.results.diagnosis.document import diagnosis
+from harness.results.diagnosis.limits import LIMITS
+from harness.results.store import create_sweep, read_runs, write_run, write_sweep
+from harness.workloads.base import Segment
+from harness.workloads.overlap import overlap_of
 
 QUEUE = 'vllm:request_queue_time_seconds_sum{engine="0"} 1.25\n'
 SWITCHES = (

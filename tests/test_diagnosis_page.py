@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from results.diagnosis.limits import LIMITS
-from results.diagnosis.run import diagnose_run
+from harness.results.diagnosis.limits import LIMITS
+from harness.results.diagnosis.run import diagnose_run
 
 PAGE = (Path(__file__).parents[1] / "docs" / "diagnosing.md").read_text(encoding="utf-8")
 

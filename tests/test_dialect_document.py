@@ -10,11 +10,11 @@ import pytest
 from known_runs import OPEN, known_manifest, known_record, steady_records
 
 from harness.cli import main
-from results.analysis import summarize
-from results.dialects import DIALECTS
-from results.dialects.block import dialect_block
-from results.dialects.document import dialect_document
-from results.store import create_sweep, write_run, write_sweep
+from harness.results.analysis import summarize
+from harness.results.dialects import DIALECTS
+from harness.results.dialects.block import dialect_block
+from harness.results.dialects.document import dialect_document
+from harness.results.store import create_sweep, write_run, write_sweep
 
 SWEEP = {
     "name": "s",

@@ -10,10 +10,10 @@ import pytest
 from known_runs import known_record
 
 from harness.commands.load_arguments import DIALECTS as ON_THE_COMMAND_LINE
-from results.dialects import DIALECTS
-from results.dialects.requests import requests_of
-from results.parquet import table_of
-from results.records import RequestRecord
+from harness.results.dialects import DIALECTS
+from harness.results.dialects.requests import requests_of
+from harness.results.parquet import table_of
+from harness.results.records import RequestRecord
 
 MS = 1_000_000
 NO_LIMITS: dict[str, float | None] = {"ttft_ms": None, "tpot_ms": None, "e2e_ms": None}

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 from served import MODEL, Served, with_server
 
-from adapters.embedded.packed_bodies import unpacked
-from adapters.embedded.request_error import RequestError
+from harness.adapters.embedded.packed_bodies import unpacked
+from harness.adapters.embedded.request_error import RequestError
 
 COMPLETIONS = "/v1/completions"
 

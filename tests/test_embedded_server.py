@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 from served import MODEL, Served, events, served_settings, with_server
 
-from adapters.base import EngineError
-from adapters.embedded.adapter import VERSION
-from adapters.embedded.fine_loop import fine_loop
-from adapters.embedded.server import running_server
+from harness.adapters.base import EngineError
+from harness.adapters.embedded.adapter import VERSION
+from harness.adapters.embedded.fine_loop import fine_loop
+from harness.adapters.embedded.server import running_server
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 USAGE = {"include_usage": True, "continuous_usage_stats": True}

@@ -11,11 +11,11 @@ from engine_play import Ask, LinearTimer, config, play, random_asks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.base import EngineError
-from adapters.embedded.config import EngineConfig, Speculation
-from adapters.embedded.core import EngineCore
-from adapters.embedded.kv_blocks import BlockIds
-from adapters.embedded.prefix_cache import PrefixCache
+from harness.adapters.base import EngineError
+from harness.adapters.embedded.config import EngineConfig, Speculation
+from harness.adapters.embedded.core import EngineCore
+from harness.adapters.embedded.kv_blocks import BlockIds
+from harness.adapters.embedded.prefix_cache import PrefixCache
 
 NGRAM = Speculation(method="ngram", draft_tokens=5, acceptance=0.5)
 TREE = Speculation(method="eagle", draft_tokens=14, acceptance=0.6, branches=2, depth=3)

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from adapters.base import EngineError
-from adapters.environments import (
+from harness.adapters.base import EngineError
+from harness.adapters.environments import (
     INSTALLABLE,
     PACKAGES,
     environment_folder,
@@ -24,8 +24,8 @@ from adapters.environments import (
     install,
     to_its_end,
 )
-from adapters.programs import MissingProgramError, program_words
-from adapters.runtime import Runtime
+from harness.adapters.programs import MissingProgramError, program_words
+from harness.adapters.runtime import Runtime
 from harness.cli import main
 from harness.commands import engines as engines_command
 from harness.commands import engines_arguments
@@ -157,7 +157,7 @@ def test_an_interrupted_installer_is_ended_with_all_that_it_started(tmp_path: Pa
     """No pip goes on filling a folder that is being removed."""
     code = (
         "import sys; from harness.interrupts import interruptible\n"
-        "from adapters.environments import to_its_end\n"
+        "from harness.adapters.environments import to_its_end\n"
         "with interruptible(): to_its_end(['sh', '-c', 'sleep 47.11 & echo up; sleep 47.11'])\n"
     )
     with subprocess.Popen(
@@ -189,7 +189,7 @@ def test_an_interrupt_between_a_start_and_its_pid_is_not_lost(
         signal.raise_signal(signal.SIGINT)  # before the caller knows of the process
         return process
 
-    monkeypatch.setattr("adapters.environments.subprocess.Popen", interrupted)
+    monkeypatch.setattr("harness.adapters.environments.subprocess.Popen", interrupted)
 
     with pytest.raises(KeyboardInterrupt):
         to_its_end(["sleep", "47.11"])
@@ -264,7 +264,7 @@ def test_size_and_time_are_told_before_and_nobody_is_asked_in_a_script(
 ) -> None:
     """Gigabytes are not fetched by accident: without a terminal --yes is needed."""
     run = Installer()
-    monkeypatch.setattr("adapters.environments.to_its_end", run)
+    monkeypatch.setattr("harness.adapters.environments.to_its_end", run)
     words = ["engines", "install", "vllm", "--version", "0.32.0"]
 
     assert main(words) == 2

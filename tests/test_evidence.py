@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from adapters.base import BASELINE, EngineSettings, ServerCounters, ToggleValue
+from harness.adapters.base import BASELINE, EngineSettings, ServerCounters, ToggleValue
 from harness.evidence import Exercise, contradictions, examine
 
 SETTINGS = EngineSettings(

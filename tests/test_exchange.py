@@ -30,7 +30,7 @@ from streams import (
 
 from harness.client.exchange import record_of, unread_record
 from harness.client.http1 import read_head
-from results.records import RequestRecord
+from harness.results.records import RequestRecord
 
 RESET = ("connection_reset", "ConnectionResetError: gone")
 ANSWER = (token("a"), token(" b"), token(" c", finish="stop"), usage_event(3, cached=16), DONE)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.embedded.deployment import Deployment
-from adapters.embedded.forward import ForwardPass
-from adapters.embedded.hardware import find_gpu
-from adapters.embedded.memory import weight_bytes
-from adapters.embedded.model_shape import Experts
-from adapters.embedded.models import find_model
-from adapters.embedded.roofline import StepTime
+from harness.adapters.embedded.deployment import Deployment
+from harness.adapters.embedded.forward import ForwardPass
+from harness.adapters.embedded.hardware import find_gpu
+from harness.adapters.embedded.memory import weight_bytes
+from harness.adapters.embedded.model_shape import Experts
+from harness.adapters.embedded.models import find_model
+from harness.adapters.embedded.roofline import StepTime
 
 MIXTRAL = Deployment(model=find_model("mixtral-8x7b"), gpu=find_gpu("a100-80gb"), tensor_parallel=2)
 QWEN = Deployment(model=find_model("qwen3-30b-a3b"), gpu=find_gpu("a100-80gb"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.failures import diagnose
+from harness.adapters.failures import diagnose
 
 WARNING = (
     "(APIServer pid=7) WARNING 11-30 01:02:03 [system_utils.py:255] Found ulimit of 20000. This "

@@ -12,11 +12,11 @@ import pytest
 from known_runs import late_client
 from test_sweep import Quiet
 
-from adapters import ENGINES
-from adapters.base import EngineError, UnsupportedToggleError
-from adapters.embedded.adapter import EmbeddedAdapter, step_profile
-from adapters.embedded.fitted import FittedStepTime, StepCosts, StepProfile
-from adapters.embedded.profile_file import profile_text, read_profile
+from harness.adapters import ENGINES
+from harness.adapters.base import EngineError, UnsupportedToggleError
+from harness.adapters.embedded.adapter import EmbeddedAdapter, step_profile
+from harness.adapters.embedded.fitted import FittedStepTime, StepCosts, StepProfile
+from harness.adapters.embedded.profile_file import profile_text, read_profile
 from harness.cli import main
 from harness.commands import fit as fit_command
 from harness.plan.make import make_plan
@@ -25,10 +25,10 @@ from harness.prediction.fit import Unseen, fitted_costs, seen_run, unseen_errors
 from harness.prediction.observations import Equations
 from harness.prediction.replay import predict
 from harness.questions import Questions
+from harness.results.analysis import summarize
+from harness.results.store import read_runs
 from harness.spec import SpecError, load_sweep
 from harness.sweep import Sweep
-from results.analysis import summarize
-from results.store import read_runs
 
 Once = tuple[Plan, Path]
 COSTS = StepCosts(

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from adapters.base import EngineError, UnsupportedToggleError
-from adapters.embedded.deployment import Deployment, check_context
-from adapters.embedded.hardware import find_gpu
-from adapters.embedded.model_shape import ModelShape
-from adapters.embedded.models import find_model
+from harness.adapters.base import EngineError, UnsupportedToggleError
+from harness.adapters.embedded.deployment import Deployment, check_context
+from harness.adapters.embedded.hardware import find_gpu
+from harness.adapters.embedded.model_shape import ModelShape
+from harness.adapters.embedded.models import find_model
 
 
 @pytest.mark.parametrize(

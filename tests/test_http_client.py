@@ -21,16 +21,16 @@ from streams import (
     with_length,
 )
 
-from adapters.base import Target
+from harness.adapters.base import Target
 from harness.client.base import Request
 from harness.client.connection import Connection
 from harness.client.http import HttpClient
 from harness.client.turns import Turns
 from harness.load.loadgen import play
 from harness.load.schedule import ClosedLoop
+from harness.results.records import RequestRecord
 from harness.timing.clock import MonotonicClock, run_virtual
-from results.records import RequestRecord
-from workloads.base import Conversation, Segment, Turn
+from harness.workloads.base import Conversation, Segment, Turn
 
 pytestmark = pytest.mark.alone
 run = pytest.fixture(params=LOOPS)(on_each_loop)

@@ -19,11 +19,11 @@ from streams import (
     with_length,
 )
 
-from adapters.base import Target
+from harness.adapters.base import Target
 from harness.client.http import HttpClient
 from harness.client.request_body import Asking
+from harness.results.records import RequestRecord
 from harness.timing.clock import MonotonicClock
-from results.records import RequestRecord
 
 pytestmark = pytest.mark.alone
 run = pytest.fixture(params=LOOPS)(on_each_loop)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.embedded.kv_blocks import KvBlocks, OutOfBlocksError
+from harness.adapters.embedded.kv_blocks import KvBlocks, OutOfBlocksError
 
 
 def ids(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from stand_in import gone_within, processes_with
 
-from adapters.base import EngineError
-from adapters.launch import Launched, free_port
+from harness.adapters.base import EngineError
+from harness.adapters.launch import Launched, free_port
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(
@@ -151,7 +151,7 @@ def test_nothing_outlives_a_harness_that_is_ended(
     code = (
         f"import sys, time; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]\n"
         "from dataclasses import replace; from stand_in import settings\n"
-        "from adapters.vllm import VllmAdapter\n"
+        "from harness.adapters.vllm import VllmAdapter\n"
         f"with VllmAdapter().start(replace(settings({faults!r}), model={word!r})):\n"
         "    print('up', flush=True); time.sleep(60)\n"
     )

@@ -19,8 +19,8 @@ from served import MODEL, Served, with_server
 from streams import DONE, STREAM_HEAD, chunk, chunked, event, exchange, token
 from sweep_files import problems, sweep
 
-from adapters.base import Target
-from adapters.embedded.core import EngineCore
+from harness.adapters.base import Target
+from harness.adapters.embedded.core import EngineCore
 from harness.client.base import Request
 from harness.client.http import HttpClient
 from harness.client.http_by_aiohttp import AiohttpClient
@@ -29,12 +29,12 @@ from harness.client.request_body import Asking, body_bytes
 from harness.client.virtual import VirtualClient
 from harness.load.loadgen import play, requests_of
 from harness.load.schedule import ClosedLoop
+from harness.results.records import RequestRecord
 from harness.timing.clock import MonotonicClock, VirtualClock, run_virtual, virtual_loop
-from results.records import RequestRecord
-from workloads.base import Conversation, Segment
-from workloads.lengths import Fixed, Uniform
-from workloads.multi_turn import MultiTurn
-from workloads.prompts import token_ids
+from harness.workloads.base import Conversation, Segment
+from harness.workloads.lengths import Fixed, Uniform
+from harness.workloads.multi_turn import MultiTurn
+from harness.workloads.prompts import token_ids
 
 run = pytest.fixture(params=LOOPS)(on_each_loop)
 MS = 1_000_000

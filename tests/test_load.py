@@ -15,13 +15,13 @@ import pytest
 from command_line import harness
 from relays import below_a_path, tls_relay
 
-from adapters import ENGINES
-from adapters.base import EngineAdapter
+from harness.adapters import ENGINES
+from harness.adapters.base import EngineAdapter
 from harness.plan.make import make_plan
 from harness.plan.planned import PlannedArm, PlannedRun
+from harness.results.analysis import summarize
 from harness.spec import load_sweep
 from harness.sweep import Sweep
-from results.analysis import summarize
 
 MODEL = "llama-3-8b"
 SWEEP = f"""
@@ -39,7 +39,7 @@ blocks: 1
 
 def in_a_process(*words: str) -> subprocess.CompletedProcess[str]:
     """Return the same of a process of its own, as users have it."""
-    command = [sys.executable, "-m", "harness.cli", *words]
+    command = [sys.executable, "-P", "-m", "harness.cli", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
 
 
@@ -53,7 +53,7 @@ def server() -> Iterator[str]:
     """Return the address of an embedded engine that serves in real time."""
     words = ["serve", "--port", "0", "--model", MODEL, "--gpu", "h100-80gb", "--count", "1"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "harness.cli", *words], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-P", "-m", "harness.cli", *words], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     line = process.stdout.readline()

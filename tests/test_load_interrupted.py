@@ -20,7 +20,7 @@ from harness.interrupts import answering_interrupts
 def started(server: RawServer, *words: str) -> subprocess.Popen[str]:
     """A load on its way."""
     return subprocess.Popen(
-        [sys.executable, "-m", "harness.cli", "load", server.url, "--model", "m", *words],
+        [sys.executable, "-P", "-m", "harness.cli", "load", server.url, "--model", "m", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

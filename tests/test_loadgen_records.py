@@ -19,9 +19,9 @@ from harness.client.scripted import ScriptedAnswer, ScriptedClient, even_answer
 from harness.load.arrivals import poisson_arrivals
 from harness.load.loadgen import play, requests_of
 from harness.load.schedule import ClosedLoop, OpenLoop, Schedule
+from harness.results.records import RequestRecord
 from harness.timing.clock import MonotonicClock, VirtualClock, run_virtual, virtual_loop
-from results.records import RequestRecord
-from workloads.base import Conversation
+from harness.workloads.base import Conversation
 
 MS = 1_000_000
 S = 1_000_000_000

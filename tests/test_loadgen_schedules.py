@@ -21,9 +21,9 @@ from harness.client.scripted import ScriptedAnswer, ScriptedClient, always, even
 from harness.load.arrivals import poisson_arrivals
 from harness.load.loadgen import play
 from harness.load.schedule import ClosedLoop, OpenLoop, Schedule
+from harness.results.records import RequestRecord
 from harness.timing.clock import VirtualClock, run_virtual, virtual_loop
-from results.records import RequestRecord
-from workloads.base import Conversation, Segment, Turn
+from harness.workloads.base import Conversation, Segment, Turn
 
 MS = 1_000_000
 S = 1_000_000_000

@@ -11,12 +11,12 @@ from engine_play import Ask, LinearTimer, config, play, random_asks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.embedded.config import Speculation
-from adapters.embedded.core import EngineCore
-from adapters.embedded.deployment import Deployment
-from adapters.embedded.hardware import find_gpu
-from adapters.embedded.models import find_model
-from adapters.embedded.roofline import StepTime
+from harness.adapters.embedded.config import Speculation
+from harness.adapters.embedded.core import EngineCore
+from harness.adapters.embedded.deployment import Deployment
+from harness.adapters.embedded.hardware import find_gpu
+from harness.adapters.embedded.models import find_model
+from harness.adapters.embedded.roofline import StepTime
 
 MS = 1_000_000
 MIXTURE = "mixtral-8x7b"

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.base import EngineError
-from adapters.embedded.deployment import Deployment
-from adapters.embedded.hardware import find_gpu
-from adapters.embedded.memory import (
+from harness.adapters.base import EngineError
+from harness.adapters.embedded.deployment import Deployment
+from harness.adapters.embedded.hardware import find_gpu
+from harness.adapters.embedded.memory import (
     KvRoom,
     MemoryLimits,
     kv_bytes_per_token,
     kv_room,
     weight_bytes,
 )
-from adapters.embedded.models import find_model
+from harness.adapters.embedded.models import find_model
 
 GIB = 2**30
 LLAMA = find_model("llama-3-70b")

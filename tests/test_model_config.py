@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from sweep_files import sweep
 
-from adapters.base import EngineError
-from adapters.embedded.model_shape import ModelShape
-from adapters.embedded.models import find_model
+from harness.adapters.base import EngineError
+from harness.adapters.embedded.model_shape import ModelShape
+from harness.adapters.embedded.models import find_model
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

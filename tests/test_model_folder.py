@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adapters.model_folder import context_tokens, weights_bytes
+from harness.adapters.model_folder import context_tokens, weights_bytes
 
 
 @pytest.mark.parametrize(

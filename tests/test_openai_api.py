@@ -12,13 +12,13 @@ from engine_play import LinearTimer, config
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.embedded.config import Speculation
-from adapters.embedded.core import EngineCore
-from adapters.embedded.openai_answers import DONE, Answer
-from adapters.embedded.openai_requests import Ask, ServedModel, parse
-from adapters.embedded.request_error import RequestError
-from adapters.embedded.sequence import Sequence
-from adapters.embedded.words import FIRST_WORD_ID, chat_ids, ids_of, text_of
+from harness.adapters.embedded.config import Speculation
+from harness.adapters.embedded.core import EngineCore
+from harness.adapters.embedded.openai_answers import DONE, Answer
+from harness.adapters.embedded.openai_requests import Ask, ServedModel, parse
+from harness.adapters.embedded.request_error import RequestError
+from harness.adapters.embedded.sequence import Sequence
+from harness.adapters.embedded.words import FIRST_WORD_ID, chat_ids, ids_of, text_of
 
 MODEL = ServedModel(name="m", max_model_len=100, vocabulary=5000)
 

@@ -26,7 +26,7 @@ LONG = {**TINY, "load": "[{concurrency: 50, requests: 5000}]", "blocks": "50"}
 
 
 def harness(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "harness.cli", *arguments]
+    return [sys.executable, "-P", "-m", "harness.cli", *arguments]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from sweep_files import FakeEngine, PredictingEngine, plan
 
-from adapters.base import EngineError, ToggleValue, UnsupportedToggleError
+from harness.adapters.base import EngineError, ToggleValue, UnsupportedToggleError
 from harness.plan.planned import Plan
-from workloads.base import WorkloadError
+from harness.workloads.base import WorkloadError
 
 TOGGLES = "[prefix_caching, paged_kv, {quantization: [none, int8, fp8]}]"
 LOADS = "[{concurrency: 1, requests: 5}, {concurrency: 4, requests: 40}]"

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 from sweep_files import FakeEngine, PredictingEngine, plan
 
-from adapters.base import EngineSettings, ToggleValue, UnsupportedToggleError
+from harness.adapters.base import EngineSettings, ToggleValue, UnsupportedToggleError
 from harness.plan.document import plan_document
 from harness.plan.make import make_plan
 from harness.plan.planned import Plan

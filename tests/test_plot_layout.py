@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from results.plots.layout import Box, crosses, log_ticks, outline, padded, place_labels, row_places
+from harness.results.plots.layout import (
+    Box,
+    crosses,
+    log_ticks,
+    outline,
+    padded,
+    place_labels,
+    row_places,
+)
 
 BOUNDS = Box(left=0.0, bottom=0.0, width=1400.0, height=800.0)
 

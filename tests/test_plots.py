@@ -16,12 +16,12 @@ from matplotlib.text import Text
 from PIL import Image
 from summaries import ARMS, Fixture, as_open_loop, make_distributions, make_summary, only
 
-from results.figures import PlannedFigure, planned_figures
-from results.plots import draw_all
-from results.plots.canvas import style
-from results.plots.effects import effects_figure
-from results.plots.latency import latency_figure
-from results.plots.throughput import throughput_figure
+from harness.results.figures import PlannedFigure, planned_figures
+from harness.results.plots import draw_all
+from harness.results.plots.canvas import style
+from harness.results.plots.effects import effects_figure
+from harness.results.plots.latency import latency_figure
+from harness.results.plots.throughput import throughput_figure
 
 SIMULATED = make_summary()
 REAL = make_summary(Fixture(simulated=False, blocks=5, skipped="quantization=int8"))

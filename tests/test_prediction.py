@@ -12,7 +12,7 @@ import pytest
 from published_figures import PAGE, errors_of, measured, tables
 from reference_numbers import written
 
-from adapters.embedded.accuracy import (
+from harness.adapters.embedded.accuracy import (
     BATCH,
     BETWEEN_TOKENS,
     COMPARISONS,
@@ -24,7 +24,7 @@ from adapters.embedded.accuracy import (
     accuracy_of,
     known_step_errors,
 )
-from adapters.embedded.hardware import find_gpu
+from harness.adapters.embedded.hardware import find_gpu
 
 ROOT = Path(__file__).parents[1]
 ERRORS = {

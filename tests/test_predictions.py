@@ -17,20 +17,20 @@ from summaries import make_summary
 from test_fit import PROFILE
 from test_sweep import Quiet
 
-from adapters import ENGINES
-from adapters.embedded.config import EngineConfig, Speculation
-from adapters.embedded.prediction import Told, _accepting
-from adapters.embedded.profile_file import profile_text
-from adapters.embedded.speculative import mean_tokens_per_step
+from harness.adapters import ENGINES
+from harness.adapters.embedded.config import EngineConfig, Speculation
+from harness.adapters.embedded.prediction import Told, _accepting
+from harness.adapters.embedded.profile_file import profile_text
+from harness.adapters.embedded.speculative import mean_tokens_per_step
 from harness.plan.make import make_plan
 from harness.reporting import rebuild
+from harness.results.analysis import summarize
+from harness.results.foreseen import absent_predictions, foreseen
+from harness.results.predictions import is_outside, predicted_ratio, roof_shares
+from harness.results.report import write_report
+from harness.results.store import StoreError, read_runs
 from harness.spec import load_sweep
 from harness.sweep import Sweep
-from results.analysis import summarize
-from results.foreseen import absent_predictions, foreseen
-from results.predictions import is_outside, predicted_ratio, roof_shares
-from results.report import write_report
-from results.store import StoreError, read_runs
 
 SWEEP = """
 name: theirs
@@ -52,7 +52,7 @@ max_failed_share: 0
 def served() -> Iterator[str]:
     """The address of an engine whose step times are the ones that are predicted."""
     words = ["serve", "--port", "0", "--model", "llama-3-8b", "--gpu", "a100-80gb", "--count", "1"]
-    command = [sys.executable, "-m", "harness.cli", *words]
+    command = [sys.executable, "-P", "-m", "harness.cli", *words]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         assert server.stdout is not None

@@ -9,13 +9,13 @@ import pytest
 from engine_play import Ask, LinearTimer, config, play, random_asks
 from small_sweeps import settings_of, swept
 
-from adapters.base import ToggleValue
-from adapters.embedded.adapter import EmbeddedAdapter
-from adapters.embedded.core import EngineCore
-from adapters.embedded.deployment import Deployment
-from adapters.embedded.hardware import find_gpu
-from adapters.embedded.models import find_model
-from adapters.embedded.roofline import StepTime
+from harness.adapters.base import ToggleValue
+from harness.adapters.embedded.adapter import EmbeddedAdapter
+from harness.adapters.embedded.core import EngineCore
+from harness.adapters.embedded.deployment import Deployment
+from harness.adapters.embedded.hardware import find_gpu
+from harness.adapters.embedded.models import find_model
+from harness.adapters.embedded.roofline import StepTime
 
 MS = 1_000_000
 CROWDED: dict[str, object] = {"num_blocks": 256, "prefix_caching": False}

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from adapters.embedded.kv_blocks import KvBlocks
-from adapters.embedded.prefix_cache import PrefixCache
+from harness.adapters.embedded.kv_blocks import KvBlocks
+from harness.adapters.embedded.prefix_cache import PrefixCache
 
 SIZE = 2
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.base import Conversation, Segment, Turn
-from workloads.lengths import Fixed
-from workloads.multi_turn import MultiTurn
-from workloads.prefixes import PrefixTree, Prompt, beginning, left_behind, shared_prefixes
-from workloads.prompts import shared_prefix_tokens, token_ids
-from workloads.shared_prefix import SharedPrefix
+from harness.workloads.base import Conversation, Segment, Turn
+from harness.workloads.lengths import Fixed
+from harness.workloads.multi_turn import MultiTurn
+from harness.workloads.prefixes import PrefixTree, Prompt, beginning, left_behind, shared_prefixes
+from harness.workloads.prompts import shared_prefix_tokens, token_ids
+from harness.workloads.shared_prefix import SharedPrefix
 
 SEGMENTS = st.builds(Segment, st.integers(1, 3), st.integers(1, 4))
 PROMPTS = st.lists(SEGMENTS, min_size=1, max_size=4).map(tuple)

@@ -11,11 +11,11 @@ import pytest
 from raw_server import good, raw_server, refused
 from streams import a_request
 
-from adapters.base import Target
+from harness.adapters.base import Target
 from harness.cli import main
 from harness.client.base import failed_record
 from harness.load.probe import settled
-from results.records import RequestRecord
+from harness.results.records import RequestRecord
 
 ALL = frozenset({"seed", "ignore_eos", "include_usage", "continuous_usage_stats"})
 TARGET = Target(url="http://h", model="m", fields=ALL, vocabulary=4096)

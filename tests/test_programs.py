@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from adapters.base import EngineError
-from adapters.programs import engine_env, installed_version, program_words, told_env
-from adapters.runtime import Runtime
+from harness.adapters.base import EngineError
+from harness.adapters.programs import engine_env, installed_version, program_words, told_env
+from harness.adapters.runtime import Runtime
 
 
 @pytest.fixture

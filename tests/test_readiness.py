@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 from stand_in import SCRIPT, processes_with, settings
 
-from adapters import readiness, server
-from adapters.base import EngineError, EngineSettings
-from adapters.launch import Launched, free_port
-from adapters.readiness import listeners
-from adapters.vllm import VllmAdapter
-from adapters.vllm_flags import serve_words
+from harness.adapters import readiness, server
+from harness.adapters.base import EngineError, EngineSettings
+from harness.adapters.launch import Launched, free_port
+from harness.adapters.readiness import listeners
+from harness.adapters.vllm import VllmAdapter
+from harness.adapters.vllm_flags import serve_words
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="engines are started on Linux only"

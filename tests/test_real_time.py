@@ -24,13 +24,13 @@ from real_time_play import (
     virtually,
 )
 
-from adapters.base import EngineError
-from adapters.embedded.core import EngineCore
-from adapters.embedded.fine_loop import fine_loop
-from adapters.embedded.real_time import RealTimeEngine
+from harness.adapters.base import EngineError
+from harness.adapters.embedded.core import EngineCore
+from harness.adapters.embedded.fine_loop import fine_loop
+from harness.adapters.embedded.real_time import RealTimeEngine
 from harness.load.schedule import ClosedLoop, OpenLoop
 from harness.timing.clock import VirtualLoop, run_virtual, virtual_loop
-from workloads.prompts import token_ids
+from harness.workloads.prompts import token_ids
 
 
 @pytest.mark.parametrize("parse_ns", [0, 7 * MS])

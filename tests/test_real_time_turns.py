@@ -20,9 +20,9 @@ from real_time_play import (
     virtually,
 )
 
-from adapters.embedded.core import EngineCore
-from adapters.embedded.fine_loop import fine_loop
-from adapters.embedded.real_time import RealTimeEngine
+from harness.adapters.embedded.core import EngineCore
+from harness.adapters.embedded.fine_loop import fine_loop
+from harness.adapters.embedded.real_time import RealTimeEngine
 from harness.load.schedule import ClosedLoop
 from harness.timing.clock import VirtualLoop
 

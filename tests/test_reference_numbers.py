@@ -22,9 +22,9 @@ from reference_numbers import (
     written,
 )
 
-from adapters.base import EngineError
-from adapters.embedded.adapter import engine_config
-from adapters.embedded.capacity import capacity
+from harness.adapters.base import EngineError
+from harness.adapters.embedded.adapter import engine_config
+from harness.adapters.embedded.capacity import capacity
 
 TEXT = PAGE.read_text(encoding="utf-8")
 FLAT = " ".join(TEXT.split())

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from adapters.asking import ask
-from adapters.attach import attach
-from adapters.base import EngineError
+from harness.adapters.asking import ask
+from harness.adapters.attach import attach
+from harness.adapters.base import EngineError
 from harness.reference.bodies import read_asked, take_request
 from harness.reference.log import LogWriter, ReferenceLog, SentAnswer, Tick, read_reference_log
 from harness.reference.process import ReferenceProcess, reference_process
@@ -294,7 +294,7 @@ def test_it_ends_when_told_and_its_log_is_whole(how: str, tmp_path: Path) -> Non
     log_path = tmp_path / "log"
     process = subprocess.Popen(
         [
-            sys.executable, "-m", "harness.reference.server", "--end-with-stdin",
+            sys.executable, "-P", "-m", "harness.reference.server", "--end-with-stdin",
             "--log", str(log_path), "--ttft-ms", "5", "--itl-ms", "5",
         ],
         stdin=subprocess.PIPE,

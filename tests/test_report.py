@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from summaries import ARMS, Fixture, as_open_loop, make_summary, only
 
-from results.figures import planned_figures
-from results.report import write_report
+from harness.results.figures import planned_figures
+from harness.results.report import write_report
 
 VOID_TAGS = {"meta", "img", "br"}
 

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streams import a_request
 
-from adapters.base import Target
+from harness.adapters.base import Target
 from harness.client.descriptors import allow_open_files
 from harness.client.request_body import Asking, body_bytes, endpoint, head_bytes, request_headers
-from workloads.base import Segment
-from workloads.prompts import token_ids
-from workloads.words import WORDS, prompt_text
+from harness.workloads.base import Segment
+from harness.workloads.prompts import token_ids
+from harness.workloads.words import WORDS, prompt_text
 
 URL = "http://127.0.0.1:8000"
 ALL = frozenset(

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from known_runs import CLOSED, known_manifest, known_record, steady_records
 
-from results.analysis import analyse, summarize, write_summary
-from results.names import DISTRIBUTIONS, SCALARS
-from results.store import create_sweep, write_run, write_sweep
+from harness.results.analysis import analyse, summarize, write_summary
+from harness.results.names import DISTRIBUTIONS, SCALARS
+from harness.results.store import create_sweep, write_run, write_sweep
 
 OFF = {"prefix_caching": {"value": "off", "base": "on", "implied": {}}}
 # arm → how much longer each request takes, and what is flipped

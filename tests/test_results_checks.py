@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from known_runs import CLOSED, OPEN, known_manifest, known_record, steady_records
 
-from results.checks import doubts
-from results.doubt import Doubt
-from results.flip_checks import same_settings
-from results.metrics import run_figures
-from results.parquet import table_of
-from results.records import RequestRecord
+from harness.results.checks import doubts
+from harness.results.doubt import Doubt
+from harness.results.flip_checks import same_settings
+from harness.results.metrics import run_figures
+from harness.results.parquet import table_of
+from harness.results.records import RequestRecord
 
 
 def doubts_of(records: Sequence[RequestRecord], **manifest: Any) -> dict[str, Doubt]:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from known_runs import CLOSED, OPEN
 
-from results.effects import effects, verdict
-from results.names import headline_metrics
-from results.statistics import Ratio
+from harness.results.effects import effects, verdict
+from harness.results.names import headline_metrics
+from harness.results.statistics import Ratio
 
 TOKENS, TTFT, TPOT = "output_tokens_per_s", "ttft_ms.p50", "tpot_ms.p50"
 NOISE = (1.01, 0.99, 1.005, 0.995, 1.0)  # one factor a block

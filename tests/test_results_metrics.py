@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from known_runs import CLOSED, OPEN, known_manifest, known_record, steady_records
 
-from results.metrics import (
+from harness.results.metrics import (
     RunFigures,
     chunk_gaps_ms,
     from_counters,
@@ -19,9 +19,9 @@ from results.metrics import (
     run_figures,
     token_gaps_ms,
 )
-from results.names import DISTRIBUTIONS, SCALARS
-from results.parquet import table_of
-from results.records import RequestRecord
+from harness.results.names import DISTRIBUTIONS, SCALARS
+from harness.results.parquet import table_of
+from harness.results.records import RequestRecord
 
 
 def figures_of(records: Sequence[RequestRecord], **manifest: Any) -> RunFigures:

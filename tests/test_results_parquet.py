@@ -12,8 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from known_runs import known_record, steady_records
 
-from results.parquet import SCHEMA, RecordTable, read_records, table_of, to_records, write_records
-from results.records import RequestRecord
+from harness.results.parquet import (
+    SCHEMA,
+    RecordTable,
+    read_records,
+    table_of,
+    to_records,
+    write_records,
+)
+from harness.results.records import RequestRecord
 
 _TIMES = st.integers(min_value=0, max_value=2**62)
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.statistics import (
+from harness.results.statistics import (
     describe,
     geometric_mean,
     holm,

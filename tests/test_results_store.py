@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from known_runs import known_manifest, steady_records
 
-from results import store
-from results.store import (
+from harness.results import store
+from harness.results.store import (
     StoreError,
     create_sweep,
     read_runs,

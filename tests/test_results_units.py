@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from results.units import (
+from harness.results.units import (
     ABSENT,
     count,
     interval_text,

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from known_runs import CLOSED, OPEN, known_record, steady_records
 
-from results.metrics import per_request
-from results.parquet import table_of
-from results.records import RequestRecord
-from results.window import Window, least_requests, measured_window
+from harness.results.metrics import per_request
+from harness.results.parquet import table_of
+from harness.results.records import RequestRecord
+from harness.results.window import Window, least_requests, measured_window
 
 
 def window_of(records: Sequence[RequestRecord], load: dict[str, Any]) -> Window:

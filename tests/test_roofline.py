@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.base import EngineError
-from adapters.embedded import calibration
-from adapters.embedded.deployment import Deployment
-from adapters.embedded.hardware import find_gpu
-from adapters.embedded.models import find_model
-from adapters.embedded.roofline import StepTime
+from harness.adapters.base import EngineError
+from harness.adapters.embedded import calibration
+from harness.adapters.embedded.deployment import Deployment
+from harness.adapters.embedded.hardware import find_gpu
+from harness.adapters.embedded.models import find_model
+from harness.adapters.embedded.roofline import StepTime
 
 FOUR_A100 = Deployment(
     model=find_model("llama-3-70b"), gpu=find_gpu("a100-80gb"), tensor_parallel=4

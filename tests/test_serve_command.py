@@ -45,7 +45,17 @@ def test_toggles_that_cannot_be_are_refused(
 def test_its_end_is_said(number: signal.Signals) -> None:
     """Whoever stops it sees that it has, and that it went well."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "harness.cli", "serve", "--port", "0", "--model", "llama-3-8b"],
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "harness.cli",
+            "serve",
+            "--port",
+            "0",
+            "--model",
+            "llama-3-8b",
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

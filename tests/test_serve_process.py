@@ -18,14 +18,14 @@ from http_play import play_http, play_virtually
 from served import MODEL, served_settings
 
 from harness.load.schedule import ClosedLoop
-from results.records import RequestRecord
-from workloads.lengths import Fixed, Uniform
-from workloads.shared_prefix import SharedPrefix
+from harness.results.records import RequestRecord
+from harness.workloads.lengths import Fixed, Uniform
+from harness.workloads.shared_prefix import SharedPrefix
 
 SCRIPT = """
 import sys
 from served import served_settings
-from adapters.embedded.server import serve
+from harness.adapters.embedded.server import serve
 port, gpu = int(sys.argv[1]), sys.argv[2]
 serve(served_settings(gpu=gpu), "127.0.0.1", port, ready=lambda line: print(line, flush=True))
 """

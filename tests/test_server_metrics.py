@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.server_metrics import ServerMetrics
+from harness.adapters.server_metrics import ServerMetrics
 
 TEXT = """
 # HELP vllm:prompt_tokens_total Number of prefill tokens processed.

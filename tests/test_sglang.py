@@ -13,11 +13,11 @@ import pytest
 from sglang_settings import NEWEST, SCRIPT, installed, settings
 from stand_in import processes_with
 
-from adapters import server, sglang
-from adapters.asking import ask
-from adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
-from adapters.runtime import Runtime
-from adapters.sglang import SglangAdapter, SglangEndpoint
+from harness.adapters import server, sglang
+from harness.adapters.asking import ask
+from harness.adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
+from harness.adapters.runtime import Runtime
+from harness.adapters.sglang import SglangAdapter, SglangEndpoint
 from harness.evidence import Exercise, Triple, examine
 
 pytestmark = pytest.mark.skipif(

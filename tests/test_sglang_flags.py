@@ -11,10 +11,10 @@ import pytest
 from sglang_settings import settings
 from stand_in_sglang import parse
 
-from adapters.base import EngineError, EngineSettings, ToggleValue, UnsupportedToggleError
-from adapters.sglang_checks import check_extra_args, check_toggles, off_all_the_same
-from adapters.sglang_flags import Place, serve_words
-from adapters.sglang_versions import dialect_of
+from harness.adapters.base import EngineError, EngineSettings, ToggleValue, UnsupportedToggleError
+from harness.adapters.sglang_checks import check_extra_args, check_toggles, off_all_the_same
+from harness.adapters.sglang_flags import Place, serve_words
+from harness.adapters.sglang_versions import dialect_of
 
 NGRAM = ToggleValue("ngram", (("tokens", 3),))
 GPU = Place(dialect=dialect_of("0.5.23"))

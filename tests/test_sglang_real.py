@@ -24,12 +24,12 @@ from sglang_settings import settings
 from stand_in import processes_with
 from test_sglang_flags import FLIPS
 
-from adapters.asking import ask
-from adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
-from adapters.runtime import Runtime
-from adapters.sglang import SglangAdapter, SglangEndpoint
-from adapters.sglang_flags import Place, serve_words
-from adapters.sglang_versions import dialect_of
+from harness.adapters.asking import ask
+from harness.adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
+from harness.adapters.runtime import Runtime
+from harness.adapters.sglang import SglangAdapter, SglangEndpoint
+from harness.adapters.sglang_flags import Place, serve_words
+from harness.adapters.sglang_versions import dialect_of
 from harness.evidence import Exercise, examine
 
 VENV = os.environ.get("HARNESS_TEST_SGLANG", "")
@@ -207,7 +207,7 @@ def test_the_opposite_of_the_baseline_runs_and_is_proven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No cache, no chunks, one at a time, drafts; a stream in flight does not keep it alive."""
-    monkeypatch.setattr("adapters.server._RUNNING_GRACE_S", 3.0)
+    monkeypatch.setattr("harness.adapters.server._RUNNING_GRACE_S", 3.0)
     opposite = {"prefix_caching": "off", "chunked_prefill": "off", "batching": "none"}
     asked = real_settings(tmp_path, SPECULATING, **opposite, speculative=NGRAM)
     with ADAPTER.start(asked) as endpoint:

@@ -6,10 +6,16 @@ from typing import Any
 
 import pytest
 
-from adapters.base import BASELINE, ToggleValue
-from adapters.server_metrics import ServerMetrics
-from adapters.sglang_said import assumptions_of, effective_labels, said_by, sizes_of, totals_of
-from adapters.sglang_versions import dialect_of
+from harness.adapters.base import BASELINE, ToggleValue
+from harness.adapters.server_metrics import ServerMetrics
+from harness.adapters.sglang_said import (
+    assumptions_of,
+    effective_labels,
+    said_by,
+    sizes_of,
+    totals_of,
+)
+from harness.adapters.sglang_versions import dialect_of
 
 NEWEST, NO_VERIFIES, OLD = (dialect_of(version) for version in ("0.5.23", "0.5.10", "0.5.6"))
 RESOLVED: dict[str, Any] = {

@@ -12,11 +12,11 @@ from PIL import Image
 from rich.console import Console
 from summaries import Fixture, make_summary, only
 
-from results.figures import planned_figures
-from results.plots import draw_all
-from results.report import write_report
-from results.side_by_side import compared_engines, side_by_side
-from results.tables import print_summary
+from harness.results.figures import planned_figures
+from harness.results.plots import draw_all
+from harness.results.report import write_report
+from harness.results.side_by_side import compared_engines, side_by_side
+from harness.results.tables import print_summary
 
 THREE = ("vllm", "sglang", "tensorrt-llm")
 ARMS = ("baseline", "baseline-again", "prefix_caching=off", "paged_kv=off")
@@ -173,7 +173,7 @@ def test_a_figure_shows_the_baselines_of_all_engines(
     """One figure a workload, first of all; an engine with other figures gives other pixels."""
     summary = three()
     first = planned_figures(summary)[:2]
-    monkeypatch.setattr("results.plots.planned_figures", lambda _: first)
+    monkeypatch.setattr("harness.results.plots.planned_figures", lambda _: first)
 
     plots = draw_all(summary, {}, tmp_path)
     before = plots[0].read_bytes()

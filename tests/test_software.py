@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from adapters.base import EngineError, UnsupportedToggleError
-from adapters.embedded import calibration
-from adapters.embedded.deployment import SOFTWARE, Deployment
-from adapters.embedded.forward import ForwardPass
-from adapters.embedded.hardware import find_gpu
-from adapters.embedded.models import find_model
-from adapters.embedded.roofline import StepTime
+from harness.adapters.base import EngineError, UnsupportedToggleError
+from harness.adapters.embedded import calibration
+from harness.adapters.embedded.deployment import SOFTWARE, Deployment
+from harness.adapters.embedded.forward import ForwardPass
+from harness.adapters.embedded.hardware import find_gpu
+from harness.adapters.embedded.models import find_model
+from harness.adapters.embedded.roofline import StepTime
 
 ONE = Deployment(model=find_model("llama-3-8b"), gpu=find_gpu("a100-80gb"), overlap=False)
 FOUR_H100 = Deployment(

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from sweep_files import only_problem, sweep, write
 
-from adapters.base import BASELINE, ToggleValue
+from harness.adapters.base import BASELINE, ToggleValue
 from harness.spec import load_sweep
-from workloads.lengths import Empirical, Fixed, Lognormal, Uniform
-from workloads.multi_turn import MultiTurn
-from workloads.shared_prefix import SharedPrefix
-from workloads.trace import TraceReplay
+from harness.workloads.lengths import Empirical, Fixed, Lognormal, Uniform
+from harness.workloads.multi_turn import MultiTurn
+from harness.workloads.shared_prefix import SharedPrefix
+from harness.workloads.trace import TraceReplay
 
 MOONCAKE = '{"timestamp": 0, "input_length": 600, "output_length": 9, "hash_ids": [1, 2]}\n'
 

@@ -11,15 +11,15 @@ from engine_play import Ask, LinearTimer, config, play
 from small_sweeps import settings_of, swept
 from sweep_files import problems, sweep
 
-from adapters.base import ToggleValue, UnsupportedToggleError
-from adapters.embedded.adapter import EmbeddedAdapter, deployment, engine_config
-from adapters.embedded.config import Speculation
-from adapters.embedded.core import EngineCore
-from adapters.embedded.deployment import Deployment
-from adapters.embedded.hardware import find_gpu
-from adapters.embedded.models import find_model
-from adapters.embedded.roofline import StepTime
-from adapters.embedded.speculative import mean_tokens_per_step, tree_tokens
+from harness.adapters.base import ToggleValue, UnsupportedToggleError
+from harness.adapters.embedded.adapter import EmbeddedAdapter, deployment, engine_config
+from harness.adapters.embedded.config import Speculation
+from harness.adapters.embedded.core import EngineCore
+from harness.adapters.embedded.deployment import Deployment
+from harness.adapters.embedded.hardware import find_gpu
+from harness.adapters.embedded.models import find_model
+from harness.adapters.embedded.roofline import StepTime
+from harness.adapters.embedded.speculative import mean_tokens_per_step, tree_tokens
 
 ONE_A100 = Deployment(model=find_model("llama-3-8b"), gpu=find_gpu("a100-80gb"))
 

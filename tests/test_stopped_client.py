@@ -43,7 +43,7 @@ def test_a_client_that_is_stopped_most_of_the_time_is_invalid() -> None:
         target = server.target()
         words = ["load", target.url, "--model", target.model, "--concurrency", "16", "--json"]
         words += ["--requests", "160", "--output-tokens", "64"]
-        command = [sys.executable, "-m", "harness.cli", *words]
+        command = [sys.executable, "-P", "-m", "harness.cli", *words]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as load:
             while not connected(load, 16):
                 time.sleep(0.02)

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from adapters import ENGINES
-from adapters.base import EngineAdapter, EngineError, EngineSettings, ToggleValue
-from adapters.embedded.adapter import EmbeddedAdapter, EmbeddedEndpoint
+from harness.adapters import ENGINES
+from harness.adapters.base import EngineAdapter, EngineError, EngineSettings, ToggleValue
+from harness.adapters.embedded.adapter import EmbeddedAdapter, EmbeddedEndpoint
 from harness.plan.make import make_plan
 from harness.plan.planned import Plan, PlannedArm, PlannedRun
+from harness.results.analysis import summarize
+from harness.results.store import read_runs
 from harness.spec import load_sweep
 from harness.sweep import Sweep
-from results.analysis import summarize
-from results.store import read_runs
 
 SWEEP = """
 name: small

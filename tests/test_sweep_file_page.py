@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from adapters.base import BASELINE, TOGGLES
+from harness.adapters.base import BASELINE, TOGGLES
 from harness.spec import engine_models, field_models, models
 from harness.spec.field_models import Form
 

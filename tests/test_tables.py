@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from summaries import ARMS, Fixture, as_open_loop, make_summary, only
 
-from results.tables import print_summary
+from harness.results.tables import print_summary
 
 
 @pytest.fixture(autouse=True)

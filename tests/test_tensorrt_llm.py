@@ -21,11 +21,11 @@ import yaml
 from stand_in import processes_with
 from trtllm_settings import VERSIONS, installed, settings
 
-from adapters import server, tensorrt_llm_records
-from adapters.asking import ask
-from adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
-from adapters.runtime import Runtime
-from adapters.tensorrt_llm import TensorRtLlmAdapter, TensorRtLlmEndpoint
+from harness.adapters import server, tensorrt_llm_records
+from harness.adapters.asking import ask
+from harness.adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
+from harness.adapters.runtime import Runtime
+from harness.adapters.tensorrt_llm import TensorRtLlmAdapter, TensorRtLlmEndpoint
 from harness.evidence import Exercise, Triple, examine
 
 pytestmark = pytest.mark.skipif(

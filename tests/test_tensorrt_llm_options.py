@@ -18,14 +18,19 @@ from trtllm_strict import (
     resolved,
 )
 
-from adapters.base import EngineError, EngineSettings, ToggleValue, UnsupportedToggleError
-from adapters.tensorrt_llm_checks import (
+from harness.adapters.base import EngineError, EngineSettings, ToggleValue, UnsupportedToggleError
+from harness.adapters.tensorrt_llm_checks import (
     check_extra_args,
     check_sizes,
     check_toggles,
     off_all_the_same,
 )
-from adapters.tensorrt_llm_options import dialect_of, options_lines, serve_words, served_name
+from harness.adapters.tensorrt_llm_options import (
+    dialect_of,
+    options_lines,
+    serve_words,
+    served_name,
+)
 
 NGRAM = ToggleValue("ngram", (("tokens", 3),))
 DRAFT = ToggleValue("draft", (("draft", "some/small"),))

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from adapters import tensorrt_llm_records
-from adapters.tensorrt_llm_records import RecordReader
+from harness.adapters import tensorrt_llm_records
+from harness.adapters.tensorrt_llm_records import RecordReader
 
 IN = {"iter": 1, "numActiveRequests": 1, "numNewActiveRequests": 1}
 OUT = {"iter": 2, "numActiveRequests": 1, "numCompletedRequests": 1}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.base import BASELINE, ToggleValue
-from adapters.server_metrics import ServerMetrics
-from adapters.tensorrt_llm_said import effective_labels, said_by
+from harness.adapters.base import BASELINE, ToggleValue
+from harness.adapters.server_metrics import ServerMetrics
+from harness.adapters.tensorrt_llm_said import effective_labels, said_by
 
 ASKED = {**BASELINE, "tensor_parallel": ToggleValue("1")}
 ARGUMENTS = (

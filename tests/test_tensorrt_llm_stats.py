@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from adapters.base import ServerCounters
-from adapters.server_metrics import ServerMetrics
-from adapters.tensorrt_llm_stats import Asked, IterationTotals, RequestTotals, counters_of
+from harness.adapters.base import ServerCounters
+from harness.adapters.server_metrics import ServerMetrics
+from harness.adapters.tensorrt_llm_stats import Asked, IterationTotals, RequestTotals, counters_of
 
 NO_METRICS = ServerMetrics("")
 ASKED = Asked(caches=True, tells_joining=True, most_tokens=2048)

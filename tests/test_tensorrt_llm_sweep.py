@@ -13,12 +13,12 @@ from stand_in import processes_with
 from test_sweep import Quiet
 from trtllm_settings import PATIENCE, SCRIPT
 
-from adapters.tensorrt_llm import TensorRtLlmAdapter
+from harness.adapters.tensorrt_llm import TensorRtLlmAdapter
 from harness.plan.make import make_plan
+from harness.results.analysis import summarize
+from harness.results.store import read_runs
 from harness.spec import load_sweep
 from harness.sweep import Sweep
-from results.analysis import summarize
-from results.store import read_runs
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="engines are started on Linux only"

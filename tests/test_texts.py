@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads import texts
-from workloads.base import Segment
-from workloads.prompts import token_ids
-from workloads.texts import Texts
+from harness.workloads import texts
+from harness.workloads.base import Segment
+from harness.workloads.prompts import token_ids
+from harness.workloads.texts import Texts
 
 segments = st.builds(Segment, st.integers(0, 5), st.integers(0, 40))
 prompts = st.lists(st.lists(segments, min_size=1, max_size=4).map(tuple), max_size=12)

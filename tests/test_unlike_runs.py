@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from test_results_analysis import store_sweep
 
-from results.analysis import summarize
-from results.unlike_runs import unlike_runs
+from harness.results.analysis import summarize
+from harness.results.unlike_runs import unlike_runs
 
 
 def run(arm: str, **changes: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from engine_play import Ask, LinearTimer, config, play, random_asks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.embedded.config import Speculation
-from adapters.embedded.core import EngineCore
+from harness.adapters.embedded.config import Speculation
+from harness.adapters.embedded.core import EngineCore
 
 MS = 1_000_000
 NGRAM = Speculation(method="ngram", draft_tokens=5, acceptance=0.5)

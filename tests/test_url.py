@@ -17,14 +17,14 @@ from raw_server import raw_server
 from test_probe import strict
 from test_sweep import Quiet
 
-from adapters import ENGINES
-from adapters.attach import attach
-from adapters.base import EngineAdapter, EngineError
+from harness.adapters import ENGINES
+from harness.adapters.attach import attach
+from harness.adapters.base import EngineAdapter, EngineError
 from harness.plan.make import make_plan
 from harness.plan.planned import Plan
+from harness.results.store import read_runs
 from harness.spec import SpecError, load_sweep
 from harness.sweep import Sweep
-from results.store import read_runs
 
 KEY = "sk-thisisnotforeveryone"
 SWEEP = """
@@ -56,7 +56,7 @@ def plan_of(path: Path) -> Plan:
 
 def in_a_process(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "harness.cli", *words],
+        [sys.executable, "-P", "-m", "harness.cli", *words],
         capture_output=True,
         text=True,
         timeout=90,
@@ -132,7 +132,7 @@ def test_load_sends_the_key_and_keeps_it_to_itself(tmp_path: Path) -> None:
     words = ["--model", MODEL, "--requests", "40", "--output-tokens", "4", "--workers", "2"]
     with keyed_server(KEY, fails_each=9) as (url, asked):
         process = subprocess.Popen(
-            [sys.executable, "-m", "harness.cli", "load", url, *words, "--concurrency", "2",
+            [sys.executable, "-P", "-m", "harness.cli", "load", url, *words, "--concurrency", "2",
              "--out", str(tmp_path / "out"), "--json", "--api-key-env"],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

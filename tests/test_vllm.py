@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from stand_in import processes_with, settings
 
-from adapters import server, vllm
-from adapters.asking import ask
-from adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
-from adapters.runtime import Runtime
-from adapters.vllm import VllmAdapter, VllmEndpoint
+from harness.adapters import server, vllm
+from harness.adapters.asking import ask
+from harness.adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
+from harness.adapters.runtime import Runtime
+from harness.adapters.vllm import VllmAdapter, VllmEndpoint
 from harness.evidence import Exercise, Triple, examine
 
 pytestmark = pytest.mark.skipif(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from adapters.base import BASELINE, ToggleValue
-from adapters.server_metrics import ServerMetrics
-from adapters.vllm_config import effective_labels, said_by, sizes_of, totals_of
+from harness.adapters.base import BASELINE, ToggleValue
+from harness.adapters.server_metrics import ServerMetrics
+from harness.adapters.vllm_config import effective_labels, said_by, sizes_of, totals_of
 
 ASKED = {**BASELINE, "tensor_parallel": ToggleValue("1")}
 CONFIG: dict[str, dict[str, Any] | None] = {

@@ -11,8 +11,8 @@ import pytest
 from stand_in import settings
 from stand_in_vllm import parse
 
-from adapters.base import BASELINE, EngineError, ToggleValue, UnsupportedToggleError
-from adapters.vllm_flags import (
+from harness.adapters.base import BASELINE, EngineError, ToggleValue, UnsupportedToggleError
+from harness.adapters.vllm_flags import (
     check_extra_args,
     check_toggles,
     serve_words,

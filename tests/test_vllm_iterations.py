@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from adapters.vllm_iterations import IterationLog
+from harness.adapters.vllm_iterations import IterationLog
 
 LINE = (
     "(APIServer pid=7) INFO 11-30 12:00:00 [loggers.py:199] Engine 000: Iteration({}): {} context "

@@ -26,13 +26,13 @@ import pytest
 from stand_in import processes_with, settings
 from test_vllm_flags import FLIPS
 
-from adapters.asking import ask
-from adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
-from adapters.guard import birth, descendants
-from adapters.runtime import Runtime
-from adapters.vllm import VllmAdapter, VllmEndpoint
-from adapters.vllm_flags import serve_words
-from adapters.vllm_iterations import FLAG
+from harness.adapters.asking import ask
+from harness.adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
+from harness.adapters.guard import birth, descendants
+from harness.adapters.runtime import Runtime
+from harness.adapters.vllm import VllmAdapter, VllmEndpoint
+from harness.adapters.vllm_flags import serve_words
+from harness.adapters.vllm_iterations import FLAG
 from harness.evidence import Exercise, examine
 
 VENV = os.environ.get("HARNESS_TEST_VLLM", "")
@@ -199,7 +199,7 @@ def test_the_opposite_of_the_baseline_runs_and_is_proven(
 
     With one open vLLM may wait for its client for ever; the grace is all that it gets.
     """
-    monkeypatch.setattr("adapters.server._RUNNING_GRACE_S", 3.0)
+    monkeypatch.setattr("harness.adapters.server._RUNNING_GRACE_S", 3.0)
     ngram = ToggleValue("ngram", (("tokens", 3),))
     asked = real_settings(
         tmp_path,

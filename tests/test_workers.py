@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from scripted_server import Script, ScriptedServer, serving
 from streams import DONE, chunked, token, usage_event
 
-from adapters.base import Target
+from harness.adapters.base import Target
 from harness.client.request_body import Asking
 from harness.load.loadgen import sessions_of
 from harness.load.play import Played, PlayInterrupted, play_http
 from harness.load.schedule import ClosedLoop, OpenLoop, Slots
 from harness.load.share import Share, split
-from workloads.base import Conversation, Segment, Turn
+from harness.workloads.base import Conversation, Segment, Turn
 
 MS = 1_000_000
 ANSWER = Script(writes=chunked(token("a"), token("b"), usage_event(2), DONE), pause_s=0.002)

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from workloads import WORKLOADS
-from workloads.base import Drawn, Segment, Workload, WorkloadError
-from workloads.lengths import Fixed, Lognormal, Uniform
-from workloads.multi_turn import MultiTurn
-from workloads.prompts import prefix_hit_ceiling, shared_prefix_tokens
-from workloads.shared_prefix import SharedPrefix
-from workloads.trace import TraceReplay
+from harness.workloads import WORKLOADS
+from harness.workloads.base import Drawn, Segment, Workload, WorkloadError
+from harness.workloads.lengths import Fixed, Lognormal, Uniform
+from harness.workloads.multi_turn import MultiTurn
+from harness.workloads.prompts import prefix_hit_ceiling, shared_prefix_tokens
+from harness.workloads.shared_prefix import SharedPrefix
+from harness.workloads.trace import TraceReplay
 
 SUPPORT = SharedPrefix(
     name="support-bot",

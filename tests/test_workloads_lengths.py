@@ -8,8 +8,8 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from workloads.base import WorkloadError
-from workloads.lengths import Empirical, Fixed, Lengths, Lognormal, Uniform
+from harness.workloads.base import WorkloadError
+from harness.workloads.lengths import Empirical, Fixed, Lengths, Lognormal, Uniform
 
 EACH_KIND: list[Lengths] = [
     Fixed(7),

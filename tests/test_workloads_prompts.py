@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads.base import Segment, WorkloadError
-from workloads.prompts import prefix_hit_ceiling, shared_prefix_tokens, token_ids
-from workloads.seeds import generator, text_names
+from harness.workloads.base import Segment, WorkloadError
+from harness.workloads.prompts import prefix_hit_ceiling, shared_prefix_tokens, token_ids
+from harness.workloads.seeds import generator, text_names
 
 Prompt = tuple[Segment, ...]
 

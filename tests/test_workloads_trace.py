@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from workloads.base import Drawn, Segment, WorkloadError
-from workloads.prompts import prefix_hit_ceiling, shared_prefix_tokens, token_ids
-from workloads.trace import TraceReplay
+from harness.workloads.base import Drawn, Segment, WorkloadError
+from harness.workloads.prompts import prefix_hit_ceiling, shared_prefix_tokens, token_ids
+from harness.workloads.trace import TraceReplay
 
 CONTEXT = 131_072
 AZURE = (

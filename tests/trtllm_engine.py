@@ -6,11 +6,11 @@ import time
 from collections import deque
 from typing import Any
 
-from adapters.base import BASELINE, EngineSettings, ToggleValue
-from adapters.embedded.adapter import engine_config, step_time
-from adapters.embedded.core import EngineCore
-from adapters.embedded.scheduler import Step
-from adapters.embedded.sequence import Sequence
+from harness.adapters.base import BASELINE, EngineSettings, ToggleValue
+from harness.adapters.embedded.adapter import engine_config, step_time
+from harness.adapters.embedded.core import EngineCore
+from harness.adapters.embedded.scheduler import Step
+from harness.adapters.embedded.sequence import Sequence
 
 MODEL, GPU = "qwen2.5-0.5b", "h200"
 METHODS = {"NGram": "ngram", "DraftTarget": "eagle", "Draft_Target": "eagle", "Eagle3": "eagle3"}

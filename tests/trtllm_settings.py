@@ -6,8 +6,8 @@ import sys
 import uuid
 from pathlib import Path
 
-from adapters.base import BASELINE, EngineSettings, ToggleValue
-from adapters.runtime import Runtime
+from harness.adapters.base import BASELINE, EngineSettings, ToggleValue
+from harness.adapters.runtime import Runtime
 
 SCRIPT = Path(__file__).with_name("stand_in_trtllm.py")
 VERSIONS = {"1.1": "1.1.0", "1.3": "1.3.0rc3", "main": "1.4.0rc1"}  # one of each family

@@ -12,7 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from workloads.base import WorkloadError
+from harness.workloads.base import WorkloadError
 
 Fields = Mapping[str, Any]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from workloads.base import Drawn, Segment, Turn, WorkloadError
-from workloads.fitting import LENGTHS_A_TIME, fitting_conversations
-from workloads.lengths import Lengths
-from workloads.seeds import generator, text_names
+from harness.workloads.base import Drawn, Segment, Turn, WorkloadError
+from harness.workloads.fitting import LENGTHS_A_TIME, fitting_conversations
+from harness.workloads.lengths import Lengths
+from harness.workloads.seeds import generator, text_names
 
 _RECORDED = (
     "history is recorded: the next prompt holds a drawn answer, not the engine's own, "

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from workloads.prefixes import Prompt
+from harness.workloads.prefixes import Prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

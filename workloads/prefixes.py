@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from workloads.base import Conversation, Segment
+from harness.workloads.base import Conversation, Segment
 
 Prompt = tuple[Segment, ...]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from workloads.base import Segment, TokenIds, WorkloadError
-from workloads.seeds import GOLDEN_GAMMA, mix64
+from harness.workloads.base import Segment, TokenIds, WorkloadError
+from harness.workloads.seeds import GOLDEN_GAMMA, mix64
 
 # Special, byte and unused tokens lie at the lowest ids of the common vocabularies.
 _FIRST_ORDINARY_ID = 1_000

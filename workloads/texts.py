@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from workloads.base import Segment, TokenIds
-from workloads.prompts import token_ids
+from harness.workloads.base import Segment, TokenIds
+from harness.workloads.prompts import token_ids
 
 _ROOM_TOKENS = 1 << 22  # 16 MB of ids
 _TOKENS_AHEAD = 1 << 13  # worked out together: many short texts cost little more than one

@@ -9,12 +9,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
-from workloads.base import Conversation, Drawn, Segment, Turn, WorkloadError
-from workloads.lines import Fault
-from workloads.trace_formats import FORMATS, NANOSECONDS, TraceFormat
-from workloads.trace_notes import trace_notes
-from workloads.trace_prompts import row_prompts
-from workloads.trace_rows import TraceRow, TraceRows, read_rows, shrink
+from harness.workloads.base import Conversation, Drawn, Segment, Turn, WorkloadError
+from harness.workloads.lines import Fault
+from harness.workloads.trace_formats import FORMATS, NANOSECONDS, TraceFormat
+from harness.workloads.trace_notes import trace_notes
+from harness.workloads.trace_prompts import row_prompts
+from harness.workloads.trace_rows import TraceRow, TraceRows, read_rows, shrink
 
 _NAMED_FAULTS = 5
 

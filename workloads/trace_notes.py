@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from workloads.trace_formats import TraceFormat
-from workloads.trace_prompts import resized_blocks
-from workloads.trace_rows import TraceRow, TraceRows
+from harness.workloads.trace_formats import TraceFormat
+from harness.workloads.trace_prompts import resized_blocks
+from harness.workloads.trace_rows import TraceRow, TraceRows
 
 
 def trace_notes(

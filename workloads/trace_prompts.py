@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workloads.base import Segment
-from workloads.seeds import text_names
-from workloads.trace_rows import TraceRow
+from harness.workloads.base import Segment
+from harness.workloads.seeds import text_names
+from harness.workloads.trace_rows import TraceRow
 
 
 def row_prompts(

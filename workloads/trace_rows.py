@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from workloads.base import WorkloadError
-from workloads.lines import (
+from harness.workloads.base import WorkloadError
+from harness.workloads.lines import (
     Fault,
     Fields,
     RowError,
@@ -22,7 +22,7 @@ from workloads.lines import (
     numbered_lines,
     shown,
 )
-from workloads.trace_formats import NANOSECONDS, UNIT_IN_NAME, TraceFormat
+from harness.workloads.trace_formats import NANOSECONDS, UNIT_IN_NAME, TraceFormat
 
 _WORD_LIMIT = 2**63  # of 64-bit integers: ids, and nanoseconds since 1970 (the year 2262)
 _WALL_TIME = re.compile(

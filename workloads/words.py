@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from workloads.base import Segment
-from workloads.prompts import token_ids
+from harness.workloads.base import Segment
+from harness.workloads.prompts import token_ids
 
 # Common English words that the usual vocabularies hold whole, with the blank before them.
 _COMMON = """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from adapters.embedded.hardware import Gpu
+from harness.adapters.embedded.hardware import Gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from adapters.base import (
+from harness.adapters.base import (
     EngineError,
     EngineSettings,
     ServerCounters,
@@ -14,17 +14,17 @@ from adapters.base import (
     ToggleValue,
     UnsupportedToggleError,
 )
-from adapters.embedded.accuracy import accuracy_of
-from adapters.embedded.calibration import ASSUMPTIONS
-from adapters.embedded.config import EngineConfig, Speculation
-from adapters.embedded.core import EngineCore, StepTimer
-from adapters.embedded.deployment import Deployment, check_context
-from adapters.embedded.fitted import FittedStepTime, StepProfile, profile_from
-from adapters.embedded.hardware import find_gpu
-from adapters.embedded.memory import KvRoom, MemoryLimits, kv_room
-from adapters.embedded.models import find_model
-from adapters.embedded.roofline import StepTime
-from adapters.embedded.speculative import (
+from harness.adapters.embedded.accuracy import accuracy_of
+from harness.adapters.embedded.calibration import ASSUMPTIONS
+from harness.adapters.embedded.config import EngineConfig, Speculation
+from harness.adapters.embedded.core import EngineCore, StepTimer
+from harness.adapters.embedded.deployment import Deployment, check_context
+from harness.adapters.embedded.fitted import FittedStepTime, StepProfile, profile_from
+from harness.adapters.embedded.hardware import find_gpu
+from harness.adapters.embedded.memory import KvRoom, MemoryLimits, kv_room
+from harness.adapters.embedded.models import find_model
+from harness.adapters.embedded.roofline import StepTime
+from harness.adapters.embedded.speculative import (
     ASSUMED_ACCEPTANCE,
     DEFAULT_DRAFT_TOKENS,
     mean_tokens_per_step,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.embedded.kv_blocks import BlockIds, KvBlocks
-from adapters.embedded.speculative import mix, mixed_word
+from harness.adapters.embedded.kv_blocks import BlockIds, KvBlocks
+from harness.adapters.embedded.speculative import mix, mixed_word
 
 # An answer's tokens hash what was read at most this many tokens ago; then all of it is read again.
 READ_EVERY_TOKENS = 128

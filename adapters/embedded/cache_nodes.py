@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.embedded.answer import Answer
-from adapters.embedded.kv_blocks import BlockIds, KvBlocks
+from harness.adapters.embedded.answer import Answer
+from harness.adapters.embedded.kv_blocks import BlockIds, KvBlocks
 
 NO_BLOCKS: BlockIds = np.empty(0, np.int32)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from adapters.base import EngineError, EngineSettings
-from adapters.embedded.adapter import deployment, memory_limits
-from adapters.embedded.config import EngineConfig
-from adapters.embedded.deployment import Deployment
-from adapters.embedded.hardware import all_gpus
-from adapters.embedded.memory import (
+from harness.adapters.base import EngineError, EngineSettings
+from harness.adapters.embedded.adapter import deployment, memory_limits
+from harness.adapters.embedded.config import EngineConfig
+from harness.adapters.embedded.deployment import Deployment
+from harness.adapters.embedded.hardware import all_gpus
+from harness.adapters.embedded.memory import (
     KvRoom,
     MemoryLimits,
     kv_bytes_per_token,
@@ -23,7 +23,7 @@ from adapters.embedded.memory import (
     usable_bytes,
     weight_bytes,
 )
-from adapters.embedded.roofline import StepTime
+from harness.adapters.embedded.roofline import StepTime
 
 CONTEXTS_TOKENS = (2048, 4096, 32_768, 131_072)
 CACHE_DTYPES = ("auto", "fp8", "int4")

@@ -15,11 +15,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.base import EngineError, ServerCounters
-from adapters.embedded.config import EngineConfig
-from adapters.embedded.progress import Progress, Times
-from adapters.embedded.scheduler import Scheduler, Step
-from adapters.embedded.sequence import Sequence
+from harness.adapters.base import EngineError, ServerCounters
+from harness.adapters.embedded.config import EngineConfig
+from harness.adapters.embedded.progress import Progress, Times
+from harness.adapters.embedded.scheduler import Scheduler, Step
+from harness.adapters.embedded.sequence import Sequence
 
 _NS = 1e9
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Generic, NamedTuple, TypeVar
 
-from adapters.embedded.progress import Alike, Progress, Tokens
-from adapters.embedded.sequence import Sequence
+from harness.adapters.embedded.progress import Alike, Progress, Tokens
+from harness.adapters.embedded.sequence import Sequence
 
 P = TypeVar("P", bound=Progress)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from adapters.base import EngineError, UnsupportedToggleError
-from adapters.embedded.calibration import ALL_REDUCE_S, EAGLE3_VOCABULARY
-from adapters.embedded.hardware import Gpu
-from adapters.embedded.model_shape import ModelShape
-from adapters.embedded.models import find_model
+from harness.adapters.base import EngineError, UnsupportedToggleError
+from harness.adapters.embedded.calibration import ALL_REDUCE_S, EAGLE3_VOCABULARY
+from harness.adapters.embedded.hardware import Gpu
+from harness.adapters.embedded.model_shape import ModelShape
+from harness.adapters.embedded.models import find_model
 
 SOFTWARE = ("current", "vllm-2024", "trtllm-2023", "trtllm-2024")
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.embedded.config import Speculation
-from adapters.embedded.decode_batch import DecodeBatch
-from adapters.embedded.progress import Drafted, Tokens
-from adapters.embedded.sequence import Sequence
-from adapters.embedded.speculative import tokens_per_step
+from harness.adapters.embedded.config import Speculation
+from harness.adapters.embedded.decode_batch import DecodeBatch
+from harness.adapters.embedded.progress import Drafted, Tokens
+from harness.adapters.embedded.sequence import Sequence
+from harness.adapters.embedded.speculative import tokens_per_step
 
 _CONTEXT, _REMAINING, _CAPACITY, _TOTAL, _VERIFIED = range(5)
 _STEPS_AT_ONCE = 64  # verify steps drawn together

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adapters.embedded.config import EngineConfig
-from adapters.embedded.core import EngineCore
-from adapters.embedded.deployment import Deployment
-from adapters.embedded.forward import ForwardPass
-from adapters.embedded.hardware import find_gpu
-from adapters.embedded.memory import MemoryLimits, kv_room
-from adapters.embedded.models import find_model
-from adapters.embedded.roofline import StepTime
-from adapters.embedded.sequence import Sequence
+from harness.adapters.embedded.config import EngineConfig
+from harness.adapters.embedded.core import EngineCore
+from harness.adapters.embedded.deployment import Deployment
+from harness.adapters.embedded.forward import ForwardPass
+from harness.adapters.embedded.hardware import find_gpu
+from harness.adapters.embedded.memory import MemoryLimits, kv_room
+from harness.adapters.embedded.models import find_model
+from harness.adapters.embedded.roofline import StepTime
+from harness.adapters.embedded.sequence import Sequence
 
 UNITS = {
     "decode": "ms",

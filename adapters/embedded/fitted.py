@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from adapters.base import EngineError
+from harness.adapters.base import EngineError
 
 # Toggles that the schedule follows by itself; the value of every other one is in the step times.
 SCHEDULED = frozenset({"prefix_caching", "chunked_prefill", "batching", "paged_kv", "speculative"})

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from adapters.embedded import calibration as measured
-from adapters.embedded.deployment import Deployment
-from adapters.embedded.memory import kv_bytes_per_token, kv_heads_per_gpu, weight_width_bytes
-from adapters.embedded.model_shape import Experts, ModelShape
+from harness.adapters.embedded import calibration as measured
+from harness.adapters.embedded.deployment import Deployment
+from harness.adapters.embedded.memory import (
+    kv_bytes_per_token,
+    kv_heads_per_gpu,
+    weight_width_bytes,
+)
+from harness.adapters.embedded.model_shape import Experts, ModelShape
 
 _WIDE = 2  # bytes of a BF16 or FP16 number
 _PRODUCTS = 4  # of a layer: QKV, output, gate and up, down

@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from adapters.base import EngineError
+from harness.adapters.base import EngineError
 
 _GIB = 2**30
 _MOST_MEANT = 3  # names that a cut one may stand for; more is no hint

@@ -14,15 +14,15 @@ from functools import partial
 
 from aiohttp import HttpVersion11, web
 
-from adapters.base import EngineError
-from adapters.embedded.openai_answers import DONE, Answer, event
-from adapters.embedded.openai_requests import Ask, ServedModel, parse
-from adapters.embedded.packed_bodies import unpacked
-from adapters.embedded.prometheus import MetricsPage
-from adapters.embedded.reads import Reads
-from adapters.embedded.real_time import Listener, RealTimeEngine, Ticket
-from adapters.embedded.request_error import RequestError
-from adapters.embedded.sequence import Sequence
+from harness.adapters.base import EngineError
+from harness.adapters.embedded.openai_answers import DONE, Answer, event
+from harness.adapters.embedded.openai_requests import Ask, ServedModel, parse
+from harness.adapters.embedded.packed_bodies import unpacked
+from harness.adapters.embedded.prometheus import MetricsPage
+from harness.adapters.embedded.reads import Reads
+from harness.adapters.embedded.real_time import Listener, RealTimeEngine, Ticket
+from harness.adapters.embedded.request_error import RequestError
+from harness.adapters.embedded.sequence import Sequence
 
 _OWNER = "harness, simulated"
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

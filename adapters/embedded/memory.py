@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from adapters.base import EngineError
-from adapters.embedded.deployment import Deployment, shareable
-from adapters.embedded.model_shape import ModelShape
+from harness.adapters.base import EngineError
+from harness.adapters.embedded.deployment import Deployment, shareable
+from harness.adapters.embedded.model_shape import ModelShape
 
 _GIB = 2**30
 _WIDE = 2  # bytes of a BF16 or FP16 number

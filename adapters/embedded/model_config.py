@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adapters.base import EngineError
-from adapters.embedded.model_shape import Experts, ModelShape
+from harness.adapters.base import EngineError
+from harness.adapters.embedded.model_shape import Experts, ModelShape
 
 # `model_type` → (biases on QKV, norms on queries and keys): dense, then with experts.
 _DENSE = {

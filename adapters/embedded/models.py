@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from adapters.embedded.hardware import unknown_name
-from adapters.embedded.model_config import config_path, shape_of
-from adapters.embedded.model_shape import Experts, ModelShape
+from harness.adapters.embedded.hardware import unknown_name
+from harness.adapters.embedded.model_config import config_path, shape_of
+from harness.adapters.embedded.model_shape import Experts, ModelShape
 
 _LLAMA_3_8B = ModelShape(
     name="llama-3-8b",

@@ -7,9 +7,9 @@ import time
 import uuid
 from typing import Any
 
-from adapters.embedded.openai_requests import Ask
-from adapters.embedded.sequence import Sequence
-from adapters.embedded.words import text_of
+from harness.adapters.embedded.openai_requests import Ask
+from harness.adapters.embedded.sequence import Sequence
+from harness.adapters.embedded.words import text_of
 
 DONE = b"data: [DONE]\n\n"
 

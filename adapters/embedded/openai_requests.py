@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.embedded.request_error import RequestError
-from adapters.embedded.request_fields import check_fields, shown
-from adapters.embedded.words import chat_ids, ids_of
+from harness.adapters.embedded.request_error import RequestError
+from harness.adapters.embedded.request_fields import check_fields, shown
+from harness.adapters.embedded.words import chat_ids, ids_of
 
 _DEFAULT_COMPLETION_TOKENS = 16  # vLLM's; a chat's answer may fill the context
 

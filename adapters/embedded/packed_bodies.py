@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from adapters.embedded.request_error import RequestError
+from harness.adapters.embedded.request_error import RequestError
 
 _WINDOW_BITS = {"gzip": (31,), "x-gzip": (31,), "deflate": (15, -15)}  # deflate comes in two forms
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from adapters.base import AS_IT_IS, BASELINE, EngineError, EngineSettings, ToggleValue
-from adapters.embedded.accuracy import known_step_errors
-from adapters.embedded.adapter import (
+from harness.adapters.base import AS_IT_IS, BASELINE, EngineError, EngineSettings, ToggleValue
+from harness.adapters.embedded.accuracy import known_step_errors
+from harness.adapters.embedded.adapter import (
     EmbeddedEndpoint,
     deployment,
     engine_config,
@@ -18,10 +18,10 @@ from adapters.embedded.adapter import (
     step_profile,
     step_time,
 )
-from adapters.embedded.config import EngineConfig
-from adapters.embedded.core import EngineCore
-from adapters.embedded.roofline import StepTime
-from adapters.embedded.speculative import mean_tokens_per_step
+from harness.adapters.embedded.config import EngineConfig
+from harness.adapters.embedded.core import EngineCore
+from harness.adapters.embedded.roofline import StepTime
+from harness.adapters.embedded.speculative import mean_tokens_per_step
 
 _HALVINGS = 40
 

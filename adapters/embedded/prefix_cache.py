@@ -20,8 +20,8 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.embedded.answer import Answer
-from adapters.embedded.cache_nodes import (
+from harness.adapters.embedded.answer import Answer
+from harness.adapters.embedded.cache_nodes import (
     NO_BLOCKS,
     Node,
     Unread,
@@ -30,7 +30,7 @@ from adapters.embedded.cache_nodes import (
     leave,
     path_to,
 )
-from adapters.embedded.kv_blocks import BlockIds, KvBlocks
+from harness.adapters.embedded.kv_blocks import BlockIds, KvBlocks
 
 
 class PrefixCache:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from adapters.embedded.fitted import StepProfile, profile_from
+from harness.adapters.embedded.fitted import StepProfile, profile_from
 
 _FORMAT = 1
 

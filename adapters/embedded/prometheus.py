@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from adapters.base import ServerCounters
-from adapters.embedded.config import EngineConfig
-from adapters.embedded.real_time import RealTimeEngine
-from adapters.embedded.server_stats import Histogram, ServerStats
+from harness.adapters.base import ServerCounters
+from harness.adapters.embedded.config import EngineConfig
+from harness.adapters.embedded.real_time import RealTimeEngine
+from harness.adapters.embedded.server_stats import Histogram, ServerStats
 
 _Samples = Iterable[tuple[Mapping[str, str], float]]  # (labels, value)
 _NOTE = "# simulated: the embedded engine computes the time of each step, no GPU ran\n"

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from adapters.embedded.real_time import RealTimeEngine
+from harness.adapters.embedded.real_time import RealTimeEngine
 
 
 class Reads:

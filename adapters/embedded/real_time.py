@@ -27,10 +27,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.base import EngineError, ServerCounters
-from adapters.embedded.core import EngineCore
-from adapters.embedded.sequence import Sequence
-from adapters.embedded.server_stats import ServerStats
+from harness.adapters.base import EngineError, ServerCounters
+from harness.adapters.embedded.core import EngineCore
+from harness.adapters.embedded.sequence import Sequence
+from harness.adapters.embedded.server_stats import ServerStats
 
 _NS_PER_S = 1_000_000_000
 # A timer wakes this much before it is needed, and the rest is spent looking at the clock: the

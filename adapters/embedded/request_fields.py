@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from adapters.embedded.request_error import RequestError
+from harness.adapters.embedded.request_error import RequestError
 
 _ENDS = "an answer ends at its length only"
 _NO_LANGUAGE = "its tokens are no language"

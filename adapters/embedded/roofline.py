@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from adapters.embedded import calibration as measured
-from adapters.embedded.deployment import Deployment
-from adapters.embedded.forward import ForwardPass
-from adapters.embedded.memory import RESERVE_ASSUMPTION, kv_bytes_per_token
+from harness.adapters.embedded import calibration as measured
+from harness.adapters.embedded.deployment import Deployment
+from harness.adapters.embedded.forward import ForwardPass
+from harness.adapters.embedded.memory import RESERVE_ASSUMPTION, kv_bytes_per_token
 
 _MIXED_STEPS = 4096  # whose times are remembered
 _Chunks = Sequence[tuple[int, int]]  # (new prompt tokens, tokens of the prompt cached before them)

@@ -14,12 +14,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from adapters.embedded.config import EngineConfig
-from adapters.embedded.decode_batch import AlikeBatch, DecodeBatch
-from adapters.embedded.draft_batch import DraftBatch
-from adapters.embedded.progress import Progress
-from adapters.embedded.sequence import Sequence
-from adapters.embedded.sequence_blocks import SequenceBlocks
+from harness.adapters.embedded.config import EngineConfig
+from harness.adapters.embedded.decode_batch import AlikeBatch, DecodeBatch
+from harness.adapters.embedded.draft_batch import DraftBatch
+from harness.adapters.embedded.progress import Progress
+from harness.adapters.embedded.sequence import Sequence
+from harness.adapters.embedded.sequence_blocks import SequenceBlocks
 
 # Blocks that an admission leaves free while others run, so that they can grow before anyone is
 # preempted again; the share is vLLM's old default.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.embedded.answer import Answer
-from adapters.embedded.cache_nodes import Node
-from adapters.embedded.config import Speculation
-from adapters.embedded.kv_blocks import BlockIds, KvBlocks
-from adapters.embedded.speculative import mix, tokens_per_step
+from harness.adapters.embedded.answer import Answer
+from harness.adapters.embedded.cache_nodes import Node
+from harness.adapters.embedded.config import Speculation
+from harness.adapters.embedded.kv_blocks import BlockIds, KvBlocks
+from harness.adapters.embedded.speculative import mix, tokens_per_step
 
 
 class Sequence:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.embedded.cache_nodes import NO_BLOCKS, Node
-from adapters.embedded.config import EngineConfig
-from adapters.embedded.kv_blocks import BlockIds, KvBlocks
-from adapters.embedded.prefix_cache import PrefixCache
-from adapters.embedded.sequence import Sequence
+from harness.adapters.embedded.cache_nodes import NO_BLOCKS, Node
+from harness.adapters.embedded.config import EngineConfig
+from harness.adapters.embedded.kv_blocks import BlockIds, KvBlocks
+from harness.adapters.embedded.prefix_cache import PrefixCache
+from harness.adapters.embedded.sequence import Sequence
 
 
 class SequenceBlocks:

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from adapters.base import EngineError, EngineSettings
-from adapters.embedded.adapter import VERSION, EmbeddedEndpoint, step_time
-from adapters.embedded.fine_loop import fine_loop
-from adapters.embedded.http_api import Api
-from adapters.embedded.models import find_model
-from adapters.embedded.openai_requests import ServedModel
-from adapters.embedded.prometheus import MetricsPage, cache_info
-from adapters.embedded.reads import Reads
-from adapters.embedded.real_time import RealTimeEngine
+from harness.adapters.base import EngineError, EngineSettings
+from harness.adapters.embedded.adapter import VERSION, EmbeddedEndpoint, step_time
+from harness.adapters.embedded.fine_loop import fine_loop
+from harness.adapters.embedded.http_api import Api
+from harness.adapters.embedded.models import find_model
+from harness.adapters.embedded.openai_requests import ServedModel
+from harness.adapters.embedded.prometheus import MetricsPage, cache_info
+from harness.adapters.embedded.reads import Reads
+from harness.adapters.embedded.real_time import RealTimeEngine
 
 _MOST_BODY_BYTES = 256 * 1024 * 1024
 _BACKLOG = 4096  # connections that may knock at once

@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.embedded.config import Speculation
+from harness.adapters.embedded.config import Speculation
 
 ASSUMED_ACCEPTANCE = {"ngram": 0.5, "draft": 0.78, "eagle": 0.85, "eagle3": 0.85}
 DEFAULT_DRAFT_TOKENS = 5

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from adapters.base import EngineError
+from harness.adapters.base import EngineError
 from harness.calibration.finding import Rung, Spread
 from harness.calibration.stamp_errors import stamp_errors
 from harness.client.descriptors import allow_open_files
@@ -25,10 +25,10 @@ from harness.load.question import Question, question_of
 from harness.load.share import OWN_FILES
 from harness.reference.log import ReferenceLog
 from harness.reference.process import ReferenceProcess, reference_process
+from harness.results.statistics import needed_samples
 from harness.spec import Load
-from results.statistics import needed_samples
-from workloads.lengths import Fixed
-from workloads.shared_prefix import SharedPrefix
+from harness.workloads.lengths import Fixed
+from harness.workloads.shared_prefix import SharedPrefix
 
 STREAMS = (16, 64, 128, 256, 512)  # at once, of one rung after the other
 TTFT_MS, ITL_MS = 50.0, 10.0

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.reference.log import ReferenceLog
-from results.records import RequestRecord
+from harness.results.records import RequestRecord
 
 Array = NDArray[np.float64]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from harness.client.answer import Answer, read_answer, refusal_text, shown
 from harness.client.base import Request, network_error_kind
 from harness.client.http1 import Body, Head, NotHttpError, read_body, read_head
-from results.records import UNBELIEVED, RequestRecord
+from harness.results.records import UNBELIEVED, RequestRecord
 
 _UNREAD = ("unread", "the answer is kept, and read when the run is over")
 # By so many tokens a server may pass what was asked for: the last step of a speculative engine

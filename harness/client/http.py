@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from adapters.base import Target
+from harness.adapters.base import Target
 from harness.client.base import Request
 from harness.client.connection import Connection
 from harness.client.descriptors import allow_open_files
@@ -22,8 +22,8 @@ from harness.client.kept_answers import KEEP_BYTES, KeptAnswers
 from harness.client.live_history import LiveAnswers
 from harness.client.pool import IDLE_LIMIT_S, Pool
 from harness.client.request_body import Asking, body_bytes, endpoint, head_bytes
+from harness.results.records import RequestRecord
 from harness.timing.clock import Clock
-from results.records import RequestRecord
 
 
 class HttpClient:

@@ -15,15 +15,15 @@ from typing import Self
 
 import aiohttp
 
-from adapters.base import Target
+from harness.adapters.base import Target
 from harness.client.base import Request, network_error_kind
 from harness.client.exchange import Exchange, ended_by
 from harness.client.http1 import Head
 from harness.client.kept_answers import KEEP_BYTES, KeptAnswers
 from harness.client.live_history import LiveAnswers
 from harness.client.request_body import Asking, body_bytes, endpoint, request_headers
+from harness.results.records import RequestRecord
 from harness.timing.clock import Clock
-from results.records import RequestRecord
 
 
 @dataclass(slots=True)

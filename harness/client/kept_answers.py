@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from harness.client.exchange import Exchange, record_of, unread_record
-from results.records import RequestRecord
+from harness.results.records import RequestRecord
 
 # Answers are kept up to here. Beyond, each is read as it ends, while the clock runs.
 KEEP_BYTES = 2 << 30

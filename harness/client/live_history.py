@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from adapters.base import Target
+from harness.adapters.base import Target
 from harness.client.base import Request
 from harness.client.exchange import Exchange
 from harness.client.http1 import NotHttpError, read_body, read_head
-from workloads.base import Conversation, Segment, TokenIds
-from workloads.prompts import token_ids
+from harness.workloads.base import Conversation, Segment, TokenIds
+from harness.workloads.prompts import token_ids
 
 # What makes a server tell the ids of its answers; TensorRT-LLM tells them in place of a text.
 _TELLS_IDS = {"return_token_ids": True, "detokenize": False}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from adapters.asking import through_proxy
-from adapters.base import Target
+from harness.adapters.asking import through_proxy
+from harness.adapters.base import Target
 from harness.client.http import HttpClient
 from harness.client.http_by_aiohttp import AiohttpClient
 from harness.client.request_body import Asking, endpoint

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from adapters.base import Target
+from harness.adapters.base import Target
 from harness.client.base import Request
 from harness.client.live_history import prompt_ids, told_ids
-from workloads.words import prompt_text
+from harness.workloads.words import prompt_text
 
 _HEADERS = {
     "Content-Type": "application/json",

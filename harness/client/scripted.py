@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.client.base import Request
+from harness.results.records import RequestRecord
 from harness.timing.clock import Clock
-from results.records import RequestRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from adapters.embedded.core import EngineCore
-from adapters.embedded.sequence import Sequence
+from harness.adapters.embedded.core import EngineCore
+from harness.adapters.embedded.sequence import Sequence
 from harness.client.base import Request
 from harness.client.live_history import continued, with_answers
+from harness.results.records import RequestRecord
 from harness.timing.clock import VirtualLoop
-from results.records import RequestRecord
-from workloads.base import Segment, TokenIds
-from workloads.texts import Texts
+from harness.workloads.base import Segment, TokenIds
+from harness.workloads.texts import Texts
 
 
 class VirtualClient:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from adapters.embedded.capacity import Capacity, Step
-from results.units import count, significant
+from harness.adapters.embedded.capacity import Capacity, Step
+from harness.results.units import count, significant
 
 _WIDTH = 100
 _GIB = 2**30

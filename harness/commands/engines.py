@@ -9,9 +9,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from adapters import ENGINES
-from adapters.base import BASELINE, EngineAdapter, EngineError, EngineSettings, ToggleValue
-from adapters.environments import (
+from harness import __version__
+from harness.adapters import ENGINES
+from harness.adapters.base import BASELINE, EngineAdapter, EngineError, EngineSettings, ToggleValue
+from harness.adapters.environments import (
     check_version,
     environment_folder,
     environments,
@@ -19,9 +20,8 @@ from adapters.environments import (
     install,
     package_of,
 )
-from adapters.programs import MissingProgramError
-from adapters.runtime import Runtime
-from harness import __version__
+from harness.adapters.programs import MissingProgramError
+from harness.adapters.runtime import Runtime
 from harness.output import printing
 
 _PROGRAMS = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm-serve"}

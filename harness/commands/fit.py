@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from adapters.base import EngineError
-from adapters.embedded.fitted import StepProfile
-from adapters.embedded.profile_file import profile_text
+from harness.adapters.base import EngineError
+from harness.adapters.embedded.fitted import StepProfile
+from harness.adapters.embedded.profile_file import profile_text
 from harness.commands.plan import all_adapters, planned_sweep
 from harness.output import PlainConsole, printing
 from harness.plan.planned import Plan, PlannedRun, labels
@@ -29,10 +29,10 @@ from harness.prediction.fit import (
 )
 from harness.prediction.replay import predict
 from harness.questions import Questions
+from harness.results.rows import stored_row
+from harness.results.store import StoredRun, StoreError, read_runs, read_sweep, write_text
+from harness.results.tables import plain_table, print_within
 from harness.spec import SpecError
-from results.rows import stored_row
-from results.store import StoredRun, StoreError, read_runs, read_sweep, write_text
-from results.tables import plain_table, print_within
 
 _WIDTH = 100
 _NAMES = {

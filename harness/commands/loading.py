@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from adapters.attach import Attached
-from adapters.base import ServerCounters
 from harness import __version__
+from harness.adapters.attach import Attached
+from harness.adapters.base import ServerCounters
 from harness.client.request_body import Asking
 from harness.counter_moves import counter_moves
 from harness.diagnosis_facts import diagnosis_facts
@@ -23,11 +23,11 @@ from harness.load.probe import probe, refused
 from harness.load.prompt_counts import prompt_counts
 from harness.load.question import Question, question_of
 from harness.load.worker_count import worker_count
+from harness.results.analysis import write_summary
+from harness.results.dialects.document import dialect_document
+from harness.results.store import create_sweep, run_folder, write_run, write_sweep
+from harness.results.units import count
 from harness.spec import AnyWorkload, Load, SpecError
-from results.analysis import write_summary
-from results.dialects.document import dialect_document
-from results.store import create_sweep, run_folder, write_run, write_sweep
-from results.units import count
 
 MOST_REQUESTS = 1_000_000  # of one load: all of them, and their answers, are held in memory
 _UNBOUNDED_TOKENS = 1 << 20  # where the server does not tell how long a request may be

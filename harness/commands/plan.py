@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adapters import ENGINES
-from adapters.base import EngineAdapter
+from harness.adapters import ENGINES
+from harness.adapters.base import EngineAdapter
 from harness.output import PlainConsole, printing
 from harness.plan.document import plan_document
 from harness.plan.make import make_plan

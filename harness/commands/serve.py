@@ -8,9 +8,9 @@ import re
 import sys
 from dataclasses import replace
 
-from adapters.base import BASELINE, TOGGLES, EngineSettings, ToggleValue
-from adapters.embedded.adapter import EmbeddedAdapter
-from adapters.embedded.server import serve as serve_engine
+from harness.adapters.base import BASELINE, TOGGLES, EngineSettings, ToggleValue
+from harness.adapters.embedded.adapter import EmbeddedAdapter
+from harness.adapters.embedded.server import serve as serve_engine
 from harness.output import printing
 from harness.spec import SpecError
 from harness.spec.problems import Problem, did_you_mean

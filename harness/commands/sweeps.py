@@ -19,11 +19,11 @@ from harness.plan.selection import select
 from harness.progress import LiveProgress
 from harness.quickstart import quickstart
 from harness.reporting import rebuild
+from harness.results.dialects.block import dialect_block
+from harness.results.dialects.document import dialect_document
+from harness.results.store import StoreError
+from harness.results.tables import print_summary
 from harness.sweep import Sweep
-from results.dialects.block import dialect_block
-from results.dialects.document import dialect_document
-from results.store import StoreError
-from results.tables import print_summary
 
 # Of a run: its numbers are not vouched for.
 _WENT_WRONG = {"failed", "void", "invalid"}

@@ -26,9 +26,9 @@ _MODULES: Mapping[str, str] = {
 # What a user can cause: one type a package.
 _FORESEEN: Mapping[str, str] = {
     "harness.spec": "SpecError",
-    "workloads.base": "WorkloadError",
-    "adapters.base": "EngineError",
-    "results.store": "StoreError",
+    "harness.workloads.base": "WorkloadError",
+    "harness.adapters.base": "EngineError",
+    "harness.results.store": "StoreError",
 }
 
 

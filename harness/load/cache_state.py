@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from adapters.base import Endpoint, EngineError
+from harness.adapters.base import Endpoint, EngineError
 from harness.load.question import Question
 from harness.load.schedule import ClosedLoop, Schedule
-from results.records import RequestRecord
-from workloads.base import Conversation, Turn, WorkloadError
-from workloads.prefixes import PrefixTree, Prompt, left_behind, shared_prefixes
-from workloads.prompts import cached_tokens_limit
+from harness.results.records import RequestRecord
+from harness.workloads.base import Conversation, Turn, WorkloadError
+from harness.workloads.prefixes import PrefixTree, Prompt, left_behind, shared_prefixes
+from harness.workloads.prompts import cached_tokens_limit
 
 # Plays before the run, in the way of the run: what is asked, and when → what came of it.
 Play = Callable[[Schedule, tuple[Conversation, ...]], list[RequestRecord]]

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from harness.client.base import Client, LiveClient, Request, failed_record, network_error_kind
 from harness.load.schedule import ClosedLoop, OpenLoop, Schedule, Slots
+from harness.results.records import RequestRecord
 from harness.timing.clock import Clock
-from results.records import RequestRecord
-from workloads.base import Conversation
+from harness.workloads.base import Conversation
 
 Progress = Callable[[RequestRecord], object]
 CANCELLED = "cancelled"  # the kind of what was in flight when the run was interrupted

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from adapters.base import Endpoint, Target
-from adapters.embedded.adapter import EmbeddedEndpoint
+from harness.adapters.base import Endpoint, Target
+from harness.adapters.embedded.adapter import EmbeddedEndpoint
 from harness.client.live_history import playable
 from harness.client.request_body import Asking
 from harness.client.virtual import VirtualClient
@@ -20,10 +20,10 @@ from harness.load.loadgen import play, sessions_of
 from harness.load.schedule import ClosedLoop, Schedule
 from harness.load.share import Brought, Share, Stop, marked, offer, split
 from harness.load.workers import offer_by_workers
+from harness.results.records import RequestRecord
 from harness.timing.clock import VirtualClock, run_virtual, virtual_loop
 from harness.timing.garbage import no_search_for_garbage
-from results.records import RequestRecord
-from workloads.base import Conversation
+from harness.workloads.base import Conversation
 
 Answered = Callable[[int], object]  # how many more requests have ended
 

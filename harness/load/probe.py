@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from adapters.base import Target
+from harness.adapters.base import Target
 from harness.client.request_body import Asking
 from harness.load.play import play_http
 from harness.load.schedule import ClosedLoop
-from results.failure_samples import one_line
-from results.records import RequestRecord
-from workloads.base import Conversation, Segment, Turn
-from workloads.seeds import text_names
+from harness.results.failure_samples import one_line
+from harness.results.records import RequestRecord
+from harness.workloads.base import Conversation, Segment, Turn
+from harness.workloads.seeds import text_names
 
 _PROMPT_TOKENS = 8
 _LONGEST_S = 30.0  # for the probe; a server that is slower is loaded as if it took all

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from adapters.base import Target
-from results.records import RequestRecord
-from workloads.base import Conversation
+from harness.adapters.base import Target
+from harness.results.records import RequestRecord
+from harness.workloads.base import Conversation
 
 # Of prompts as text a word is about a token; a template and a system prompt of its own come on top.
 _TEXT_FEWEST, _TEXT_MOST, _TEMPLATE_TOKENS = 0.5, 2.0, 256

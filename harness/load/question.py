@@ -16,10 +16,10 @@ from harness.load.arrivals import (
 from harness.load.schedule import ClosedLoop, OpenLoop, Schedule
 from harness.spec import Load
 from harness.spec.quantities import duration_text, plain_number
-from workloads.base import Conversation, Drawn, Workload, WorkloadError
-from workloads.overlap import Overlap, overlap_of
-from workloads.prefixes import PrefixTree, Prompt, left_behind
-from workloads.prompts import hit_share
+from harness.workloads.base import Conversation, Drawn, Workload, WorkloadError
+from harness.workloads.overlap import Overlap, overlap_of
+from harness.workloads.prefixes import PrefixTree, Prompt, left_behind
+from harness.workloads.prompts import hit_share
 
 _STEADY_SEED = 0x737465616479  # other draws than any that are measured
 

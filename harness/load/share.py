@@ -11,18 +11,18 @@ from typing import Any
 
 import uvloop
 
-from adapters.base import EngineError, Target
+from harness.adapters.base import EngineError, Target
 from harness.client.descriptors import allow_open_files
 from harness.client.reach import client_for
 from harness.client.request_body import Asking
 from harness.load.loadgen import CANCELLED, Session, play_sessions
 from harness.load.schedule import OpenLoop, Slots
+from harness.results.records import RequestRecord
 from harness.timing.clock import MonotonicClock
 from harness.timing.garbage import no_garbage_collection
 from harness.timing.kernel_timer import Alarm
 from harness.timing.loop_lag import LoopLag
 from harness.timing.priority import going_first
-from results.records import RequestRecord
 
 Stop = Callable[[], None]  # ends what is played early; to be called in its loop
 # Entered when everything is ready, and left when the answers are read: tells when the schedule's

@@ -55,7 +55,7 @@ def _worker() -> Iterator[Connection]:
     with near:
         with far:
             process = subprocess.Popen(  # noqa: S603  this very program
-                [sys.executable, "-m", "harness.load.worker", str(far.fileno())],
+                [sys.executable, "-P", "-m", "harness.load.worker", str(far.fileno())],
                 pass_fds=(far.fileno(),),
                 stdin=subprocess.DEVNULL,
             )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from adapters.base import AS_IT_IS, EngineAdapter, EngineError, EngineSettings, ToggleValue
-from adapters.programs import MissingProgramError
-from adapters.runtime import Runtime
+from harness.adapters.base import AS_IT_IS, EngineAdapter, EngineError, EngineSettings, ToggleValue
+from harness.adapters.programs import MissingProgramError
+from harness.adapters.runtime import Runtime
 from harness.plan.planned import Flip, PlannedArm
 from harness.spec import EngineChoice, SweepSpec
 from harness.spec.designs import CONTROLS, Arm, arms_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from adapters.base import (
+from harness.adapters.base import (
     TOGGLES,
     EngineAdapter,
     EngineError,
@@ -14,7 +14,7 @@ from adapters.base import (
     ToggleValue,
     UnsupportedToggleError,
 )
-from adapters.gpus import remark
+from harness.adapters.gpus import remark
 
 # offered: the engine follows. always: it follows, and can do nothing else. implied: it runs another
 # value all the same. needs: other hardware, another model or limit. not offered: it never follows.

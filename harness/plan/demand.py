@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.load.question import starts_of
+from harness.results.statistics import needed_samples
 from harness.spec import AnyWorkload, Load, WorkloadChoice
 from harness.spec.quantities import duration_text
-from results.statistics import needed_samples
-from workloads.base import Drawn, WorkloadError
-from workloads.prompts import shared_prefix_tokens
-from workloads.trace import TraceReplay
+from harness.workloads.base import Drawn, WorkloadError
+from harness.workloads.prompts import shared_prefix_tokens
+from harness.workloads.trace import TraceReplay
 
 P99_REQUESTS = needed_samples(0.99)
 STEADY_FACTOR = 3  # measured requests for each slot, below which a closed loop has no steady window

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from adapters.base import EngineError, EngineSettings, ToggleValue
+from harness.adapters.base import EngineError, EngineSettings, ToggleValue
 from harness.plan.capability import Capability
 from harness.plan.demand import Demand
 from harness.plan.estimate import Expected

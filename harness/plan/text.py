@@ -21,7 +21,7 @@ from harness.plan.demand import Demand
 from harness.plan.launch_text import launch_difference, launch_lines
 from harness.plan.planned import Plan, PlannedArm, labels
 from harness.plan.shared_settings import baseline_settings
-from results.units import count
+from harness.results.units import count
 
 WIDTH = 100
 

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from adapters.base import EngineError
-from adapters.embedded.fitted import SCHEDULED, StepCosts, StepProfile
+from harness.adapters.base import EngineError
+from harness.adapters.embedded.fitted import SCHEDULED, StepCosts, StepProfile
 from harness.measurement import Outcome
 from harness.plan.planned import PlannedRun, labels
 from harness.prediction.observations import COSTS, Equations, Steps, equations, together
 from harness.prediction.replay import Prediction
+from harness.results.metrics import run_figures
+from harness.results.names import flatten
+from harness.results.parquet import table_of
+from harness.results.store import StoredRun
 from harness.spec.designs import BASELINE_ARM, CONTROL_ARM
-from results.metrics import run_figures
-from results.names import flatten
-from results.parquet import table_of
-from results.store import StoredRun
 
 METRICS = ("output_tokens_per_s", "ttft_ms.p50", "tpot_ms.p50")
 _FEWEST = 3 * len(COSTS)  # equations; fewer fit anything

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from adapters.base import EngineError, EngineSettings
-from adapters.embedded.prediction import (
+from harness.adapters.base import EngineError, EngineSettings
+from harness.adapters.embedded.prediction import (
     Told,
     as_scheduled,
     predicted_endpoint,
@@ -17,8 +17,8 @@ from adapters.embedded.prediction import (
 from harness.measurement import Measurement, Outcome, words
 from harness.plan.planned import PlannedRun
 from harness.questions import Questions
+from harness.results.records import RequestRecord
 from harness.spec import SweepSpec
-from results.records import RequestRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from adapters.base import EngineError, Target
+from harness.adapters.base import EngineError, Target
 from harness.reference.log import ReferenceLog, read_reference_log
 
 _END_S = 10.0  # for its log to be written
@@ -23,7 +23,7 @@ class ReferenceProcess:
         self, folder: Path, *, ttft_ms: float, itl_ms: float, cpu: int | None, usage_at_end: bool
     ) -> None:
         self._log_path = folder / "reference.jsonl"
-        command = [sys.executable, "-m", "harness.reference.server", "--end-with-stdin"]
+        command = [sys.executable, "-P", "-m", "harness.reference.server", "--end-with-stdin"]
         command += ["--ttft-ms", f"{ttft_ms:g}", "--itl-ms", f"{itl_ms:g}"]
         command += ["--log", str(self._log_path), "--model", _MODEL]
         command += [] if cpu is None else ["--cpu", str(cpu)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from math import prod
 
-from adapters.base import ToggleValue
+from harness.adapters.base import ToggleValue
 from harness.spec.toggles import ToggleChoice
 
 BASELINE_ARM = "baseline"

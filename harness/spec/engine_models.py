@@ -13,8 +13,8 @@ from pydantic import (
     model_validator,
 )
 
-from adapters.embedded.fitted import StepProfile
-from adapters.embedded.profile_file import read_profile
+from harness.adapters.embedded.fitted import StepProfile
+from harness.adapters.embedded.profile_file import read_profile
 from harness.spec.field_models import Form, Name, SomeTime, Text, existing_file, one_of
 
 LATER_ENGINES = ("sglang", "tensorrt-llm", "url")

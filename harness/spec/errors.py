@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from adapters.base import TOGGLES
+from harness.adapters.base import TOGGLES
 from harness.spec.engine_models import Engine
 from harness.spec.field_models import (
     MOST_LETTERS,

@@ -29,11 +29,11 @@ from harness.spec.models import (
 )
 from harness.spec.problems import Problem, did_you_mean
 from harness.spec.trace_format import guess_format
-from workloads.base import WorkloadError
-from workloads.lengths import Empirical, Fixed, Lengths, Lognormal, Uniform
-from workloads.multi_turn import MultiTurn
-from workloads.shared_prefix import SharedPrefix
-from workloads.trace import TraceReplay
+from harness.workloads.base import WorkloadError
+from harness.workloads.lengths import Empirical, Fixed, Lengths, Lognormal, Uniform
+from harness.workloads.multi_turn import MultiTurn
+from harness.workloads.shared_prefix import SharedPrefix
+from harness.workloads.trace import TraceReplay
 
 AnyWorkload = SharedPrefix | MultiTurn | TraceReplay
 

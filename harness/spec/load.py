@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.spec.quantities import duration_text, plain_number
-from workloads.lengths import Lengths
+from harness.workloads.lengths import Lengths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ from harness.spec.field_models import (
     one_of,
 )
 from harness.spec.problems import shown
-from workloads.trace_formats import FORMATS, NANOSECONDS
+from harness.workloads.trace_formats import FORMATS, NANOSECONDS
 
 LISTS = ("engines", "workloads", "load")  # the sections of `Lists`
 

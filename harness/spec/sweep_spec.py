@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from adapters.base import ToggleValue
-from adapters.environments import environment_folder
-from adapters.runtime import Runtime
+from harness.adapters.base import ToggleValue
+from harness.adapters.environments import environment_folder
+from harness.adapters.runtime import Runtime
 from harness.spec.designs import design_fault
 from harness.spec.engine_models import ATTACHED, Engine, RuntimeForm
 from harness.spec.errors import validated

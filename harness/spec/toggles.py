@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from adapters.base import BASELINE, TOGGLES, ToggleValue
+from harness.adapters.base import BASELINE, TOGGLES, ToggleValue
 from harness.spec.errors import validated
 from harness.spec.models import Speculation
 from harness.spec.problems import Place, Problem, did_you_mean, shown

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from workloads.base import WorkloadError
-from workloads.trace_formats import FORMATS, TraceFormat
+from harness.workloads.base import WorkloadError
+from harness.workloads.trace_formats import FORMATS, TraceFormat
 
 _LONGEST_LINE = 1 << 20  # bytes of the file that are looked at
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from results.analysis import summarize
-from results.diagnosis.limits import LIMITS
-from results.diagnosis.run import diagnose_run
-from results.panels import Panel, arm_key, arm_title, panels
-from results.store import finite, read_runs
+from harness.results.analysis import summarize
+from harness.results.diagnosis.limits import LIMITS
+from harness.results.diagnosis.run import diagnose_run
+from harness.results.panels import Panel, arm_key, arm_title, panels
+from harness.results.store import finite, read_runs
 
 Row = dict[str, Any]
 SCHEMA_VERSION = 1

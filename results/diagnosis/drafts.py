@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
+from harness.results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
 
 
 def drafts(run: Looked) -> Measured:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
-from results.diagnosis.stalls import gaps_beside_prefills
-from results.units import significant
+from harness.results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
+from harness.results.diagnosis.stalls import gaps_beside_prefills
+from harness.results.units import significant
 
 _FEW_DECODING = 8  # more of them, and arithmetic and attention are no longer small beside weights
 

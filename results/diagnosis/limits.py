@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from results.units import significant
+from harness.results.units import significant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

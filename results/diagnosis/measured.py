@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from results.metrics import RunFigures
-from results.names import is_open_loop
-from results.parquet import RecordTable
+from harness.results.metrics import RunFigures
+from harness.results.names import is_open_loop
+from harness.results.parquet import RecordTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
-from results.units import significant
+from harness.results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
+from harness.results.units import significant
 
 
 def cache_unused(run: Looked) -> Measured:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from results.certificate import certificate
-from results.diagnosis.drafts import drafts
-from results.diagnosis.host import far_from_floor, launches
-from results.diagnosis.kv_cache import kv_room, preemptions
-from results.diagnosis.limits import LIMITS
-from results.diagnosis.measured import Looked, Measured
-from results.diagnosis.prefixes import cache_unused, hidden_prefix
-from results.diagnosis.slots import idle_slots
-from results.diagnosis.stalls import prefill_stalls
-from results.diagnosis.waiting import arrivals, client, queue
-from results.metrics import run_figures
-from results.store import StoredRun
+from harness.results.certificate import certificate
+from harness.results.diagnosis.drafts import drafts
+from harness.results.diagnosis.host import far_from_floor, launches
+from harness.results.diagnosis.kv_cache import kv_room, preemptions
+from harness.results.diagnosis.limits import LIMITS
+from harness.results.diagnosis.measured import Looked, Measured
+from harness.results.diagnosis.prefixes import cache_unused, hidden_prefix
+from harness.results.diagnosis.slots import idle_slots
+from harness.results.diagnosis.stalls import prefill_stalls
+from harness.results.diagnosis.waiting import arrivals, client, queue
+from harness.results.metrics import run_figures
+from harness.results.store import StoredRun
 
 _RULES: Mapping[str, Callable[[Looked], Measured]] = {
     "client": client,

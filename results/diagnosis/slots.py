@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
-from results.load_checks import peak_in_flight
+from harness.results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
+from harness.results.load_checks import peak_in_flight
 
 
 def idle_slots(run: Looked) -> Measured:

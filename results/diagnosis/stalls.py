@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured
-from results.metrics import event_gaps
-from results.units import significant
+from harness.results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured
+from harness.results.metrics import event_gaps
+from harness.results.units import significant
 
 _LEAST_GAPS = 100  # fewer say nothing
 _LEAST_ALONE = 0.01  # of all gaps, that must lie beside no prefill to be the measure of the others

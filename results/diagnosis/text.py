@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from results.diagnosis.limits import LIMIT_BY_NAME
-from results.units import count
-from results.unmeasured import unmeasured
+from harness.results.diagnosis.limits import LIMIT_BY_NAME
+from harness.results.units import count
+from harness.results.unmeasured import unmeasured
 
 _WIDTH = 100
 _NAMED = 4  # arms that are named one by one

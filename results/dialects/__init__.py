@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from results.dialects import aiperf, guidellm, sglang, vllm
-from results.dialects.figure import Figure, Limits
-from results.dialects.requests import Requests
+from harness.results.dialects import aiperf, guidellm, sglang, vllm
+from harness.results.dialects.figure import Figure, Limits
+from harness.results.dialects.requests import Requests
 
 
 class Dialect(NamedTuple):

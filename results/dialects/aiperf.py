@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from results.dialects.figure import (
+from harness.results.dialects.figure import (
     Figure,
     Floats,
     Limits,
@@ -20,7 +20,7 @@ from results.dialects.figure import (
     per,
     total,
 )
-from results.dialects.requests import Chosen, Requests
+from harness.results.dialects.requests import Chosen, Requests
 
 ABOUT = "aiperf profile --streaming (AIPerf 0.13)"
 APPROXIMATIONS = (

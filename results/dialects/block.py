@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from results.panels import load_title
-from results.units import ABSENT, significant
-from results.unmeasured import unmeasured
+from harness.results.panels import load_title
+from harness.results.units import ABSENT, significant
+from harness.results.unmeasured import unmeasured
 
 _WIDTH = 100
 _NAME, _VALUE = 38, 11

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from results.dialects import DIALECTS, Dialect
-from results.dialects.figure import Figure
-from results.dialects.requests import requests_of
-from results.store import StoredRun, finite, read_runs
+from harness.results.dialects import DIALECTS, Dialect
+from harness.results.dialects.figure import Figure
+from harness.results.dialects.requests import requests_of
+from harness.results.store import StoredRun, finite, read_runs
 
 _ALIKE = 5e-4  # of the larger one: figures that differ by less are called the same
 _WINDOW = "of the whole run; here, its window"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from results.statistics import percentiles
+from harness.results.statistics import percentiles
 
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats], float | None]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from results.dialects.figure import Figure, Floats, Limits, any_limit, meeting, per
-from results.dialects.requests import Chosen, Requests, whole_length_s
+from harness.results.dialects.figure import Figure, Floats, Limits, any_limit, meeting, per
+from harness.results.dialects.requests import Chosen, Requests, whole_length_s
 
 ABOUT = "guidellm run (GuideLLM 0.8.1), no warm-up and no cool-down"
 APPROXIMATIONS = (

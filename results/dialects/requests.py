@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from results.metrics import chunk_gaps_ms, per_request
-from results.parquet import RecordTable
+from harness.results.metrics import chunk_gaps_ms, per_request
+from harness.results.parquet import RecordTable
 
 Floats = NDArray[np.float64]
 Chosen = NDArray[np.bool_]

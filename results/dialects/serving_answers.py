@@ -8,8 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from results.dialects.figure import Floats, Limits, Spread, Statistic, meeting, zero_of_nothing
-from results.dialects.requests import Requests
+from harness.results.dialects.figure import (
+    Floats,
+    Limits,
+    Spread,
+    Statistic,
+    meeting,
+    zero_of_nothing,
+)
+from harness.results.dialects.requests import Requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

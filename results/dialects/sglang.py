@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from results.dialects.figure import (
+from harness.results.dialects.figure import (
     Figure,
     Floats,
     Limits,
@@ -19,8 +19,8 @@ from results.dialects.figure import (
     per,
     total,
 )
-from results.dialects.requests import Requests, whole_length_s
-from results.dialects.serving_answers import ServingAnswers, busiest_second, serving_spread
+from harness.results.dialects.requests import Requests, whole_length_s
+from harness.results.dialects.serving_answers import ServingAnswers, busiest_second, serving_spread
 
 ABOUT = "sglang.bench_serving (SGLang 0.5.23, sglang-oai-chat)"
 APPROXIMATIONS = (

@@ -6,9 +6,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from results.dialects.figure import Figure, Limits, added, any_limit, linear, mean, per, total
-from results.dialects.requests import Requests, most_at_once, whole_length_s
-from results.dialects.serving_answers import ServingAnswers, busiest_second, serving_spread
+from harness.results.dialects.figure import (
+    Figure,
+    Limits,
+    added,
+    any_limit,
+    linear,
+    mean,
+    per,
+    total,
+)
+from harness.results.dialects.requests import Requests, most_at_once, whole_length_s
+from harness.results.dialects.serving_answers import ServingAnswers, busiest_second, serving_spread
 
 ABOUT = "vllm bench serve (vLLM 0.32)"
 APPROXIMATIONS = (

@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from results.figures import planned_figures
-from results.plots.canvas import save, style
-from results.plots.effects import effects_figure
-from results.plots.engines import engines_figure
-from results.plots.latency import latency_figure
-from results.plots.throughput import throughput_figure
+from harness.results.figures import planned_figures
+from harness.results.plots.canvas import save, style
+from harness.results.plots.effects import effects_figure
+from harness.results.plots.engines import engines_figure
+from harness.results.plots.latency import latency_figure
+from harness.results.plots.throughput import throughput_figure
 
 __all__ = ["draw_all"]
 

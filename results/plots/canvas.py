@@ -20,11 +20,11 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from PIL import Image
 
-from results.figures import PlannedFigure
-from results.panels import Panel, hardware_title, load_title
-from results.plots.layout import Box, RowPlaces, log_ticks
-from results.remarks import engines
-from results.unmeasured import unmeasured
+from harness.results.figures import PlannedFigure
+from harness.results.panels import Panel, hardware_title, load_title
+from harness.results.plots.layout import Box, RowPlaces, log_ticks
+from harness.results.remarks import engines
+from harness.results.unmeasured import unmeasured
 
 Row = Mapping[str, Any]
 Look = dict[str, Any]  # properties that matplotlib takes by name

@@ -11,12 +11,12 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from results.client_remarks import client_mark
-from results.effects import BASELINE, CONTROL
-from results.figures import PlannedFigure
-from results.names import HIGHER, kind
-from results.panels import METRIC_NAMES, VERDICT_MARKS, arm_lines, effect_lines, is_combined
-from results.plots.canvas import (
+from harness.results.client_remarks import client_mark
+from harness.results.effects import BASELINE, CONTROL
+from harness.results.figures import PlannedFigure
+from harness.results.names import HIGHER, kind
+from harness.results.panels import METRIC_NAMES, VERDICT_MARKS, arm_lines, effect_lines, is_combined
+from harness.results.plots.canvas import (
     HATCH,
     INK,
     Look,
@@ -28,8 +28,8 @@ from results.plots.canvas import (
     new_figure,
     three_columns,
 )
-from results.plots.layout import padded, row_places
-from results.units import ratio_text
+from harness.results.plots.layout import padded, row_places
+from harness.results.units import ratio_text
 
 Row = Mapping[str, Any]
 

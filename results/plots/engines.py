@@ -8,11 +8,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from results.client_remarks import client_mark
-from results.effects import BASELINE
-from results.figures import PlannedFigure
-from results.panels import METRIC_NAMES, Panel
-from results.plots.canvas import (
+from harness.results.client_remarks import client_mark
+from harness.results.effects import BASELINE
+from harness.results.figures import PlannedFigure
+from harness.results.panels import METRIC_NAMES, Panel
+from harness.results.plots.canvas import (
     caption_in,
     head_in,
     load_legend,
@@ -21,9 +21,9 @@ from results.plots.canvas import (
     new_figure,
     three_columns,
 )
-from results.plots.layout import padded, row_places
-from results.side_by_side import compared_engines, engine_kinds
-from results.units import significant
+from harness.results.plots.layout import padded, row_places
+from harness.results.side_by_side import compared_engines, engine_kinds
+from harness.results.units import significant
 
 Row = Mapping[str, Any]
 _WIDEST = 24  # letters of a label in one line

@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from results.client_remarks import client_mark
-from results.effects import BASELINE
-from results.figures import PlannedFigure
-from results.panels import METRIC_NAMES, Panel, arm_title
-from results.plots.canvas import (
+from harness.results.client_remarks import client_mark
+from harness.results.effects import BASELINE
+from harness.results.figures import PlannedFigure
+from harness.results.panels import METRIC_NAMES, Panel, arm_title
+from harness.results.plots.canvas import (
     DPI,
     FAINT,
     HATCH,
@@ -30,8 +30,8 @@ from results.plots.canvas import (
     log_axis,
     new_figure,
 )
-from results.plots.layout import outline, padded, row_places
-from results.units import ABSENT, latency_unit, significant
+from harness.results.plots.layout import outline, padded, row_places
+from harness.results.units import ABSENT, latency_unit, significant
 
 Row = Mapping[str, Any]
 FIGURE_PLACES = {"p50": 1.14, "p99": 1.31}  # right edges of the figures, in widths of the axes

@@ -10,11 +10,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from results.client_remarks import client_mark
-from results.effects import BASELINE
-from results.figures import SPEED, PlannedFigure
-from results.panels import Panel, arm_title, load_name
-from results.plots.canvas import (
+from harness.results.client_remarks import client_mark
+from harness.results.effects import BASELINE
+from harness.results.figures import SPEED, PlannedFigure
+from harness.results.panels import Panel, arm_title, load_name
+from harness.results.plots.canvas import (
     DPI,
     FAINT,
     HATCH,
@@ -28,7 +28,7 @@ from results.plots.canvas import (
     log_axis,
     new_figure,
 )
-from results.plots.layout import Box, padded, place_labels
+from harness.results.plots.layout import Box, padded, place_labels
 
 Row = Mapping[str, Any]
 RATE = "output_tokens_per_s_per_gpu"
