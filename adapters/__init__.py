@@ -1,12 +1,46 @@
 """How to start and stop serving engines, and an embedded one that needs no GPU."""
 
-from harness.adapters.base import EngineAdapter
-from harness.adapters.embedded.adapter import EmbeddedAdapter
+from harness.adapters.attached import UrlAdapter
+from harness.adapters.base import (
+    AS_IT_IS,
+    BASELINE,
+    TOGGLES,
+    Endpoint,
+    EngineAdapter,
+    EngineError,
+    EngineSettings,
+    ServerCounters,
+    Target,
+    ToggleValue,
+    UnsupportedToggleError,
+)
+from harness.adapters.embedded import EmbeddedAdapter
+from harness.adapters.gpus import remark
+from harness.adapters.http_queries import through_proxy
+from harness.adapters.runtime import Runtime
 from harness.adapters.sglang import SglangAdapter
 from harness.adapters.tensorrt_llm import TensorRtLlmAdapter
-from harness.adapters.url import UrlAdapter
 from harness.adapters.vllm import VllmAdapter
 
+__all__ = [
+    "AS_IT_IS",
+    "BASELINE",
+    "ENGINES",
+    "TOGGLES",
+    "Endpoint",
+    "EngineAdapter",
+    "EngineError",
+    "EngineSettings",
+    "Runtime",
+    "ServerCounters",
+    "Target",
+    "ToggleValue",
+    "UnsupportedToggleError",
+    "remark",
+    "through_proxy",
+]
+
+# Every engine that a sweep file may name. A new one is a file or a folder, and a line here.
 ENGINES: dict[str, type[EngineAdapter]] = {
     "embedded": EmbeddedAdapter,
     "sglang": SglangAdapter,

@@ -20,9 +20,9 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from harness.calibration.finding import Rung, Spread
-from harness.calibration.rungs import ITL_MS, TTFT_MS, cores, measured
 from harness.reference.process import reference_process
-from harness.spec import Load
+from harness.reference.rungs import ITL_MS, TTFT_MS, cores, measured
+from harness.sweep_file import Load
 
 OUTPUT_TOKENS = 256
 ROWS: tuple[tuple[str, Callable[[Rung], Spread]], ...] = (

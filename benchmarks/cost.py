@@ -33,8 +33,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.calibration.rungs import ITL_MS, TTFT_MS, cores
 from harness.reference.process import reference_process
+from harness.reference.rungs import ITL_MS, TTFT_MS, cores
 
 CONCURRENCY, PROMPT_TOKENS, OUTPUT_TOKENS = 64, 128, 256
 FLOOR = Path(__file__).with_name("floor") / "floor.c"

@@ -20,9 +20,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.adapters.embedded.figures import Figure
-from harness.adapters.embedded.model_shape import ModelShape
-from harness.adapters.embedded.models import find_model
+from harness.adapters.embedded.published import Figure
+from harness.adapters.embedded.step_time.model_shape import ModelShape
+from harness.adapters.embedded.step_time.models import find_model
 
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXTS = (512, 1024, 2048, 4096, 8192)

@@ -20,7 +20,7 @@ from pathlib import Path
 from kernel_tables import KernelTables
 
 from harness.adapters.base import EngineError
-from harness.adapters.embedded.figures import UNITS, Figure, predicted
+from harness.adapters.embedded.published import UNITS, Figure, predicted
 
 AIM_PERCENT = {"decode": 8, "prefill": 10, "first_token": 10, "batch": 15, "between_tokens": 8}
 _WORST = 10

@@ -18,9 +18,9 @@ import statistics
 from collections.abc import Callable
 
 from harness.calibration.finding import Rung
-from harness.calibration.rungs import ITL_MS, TTFT_MS, cores, fits, measured
 from harness.reference.process import reference_process
-from harness.spec import Load
+from harness.reference.rungs import ITL_MS, TTFT_MS, cores, fits, measured
+from harness.sweep_file import Load
 
 OUTPUT_TOKENS, ROUNDS = 128, 3
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.adapters import ENGINES
+from harness.experiment.sweep import Sweep
 from harness.plan.make import make_plan
 from harness.plan.planned import PlannedArm, PlannedRun
-from harness.results.store import read_runs
-from harness.spec import load_sweep
-from harness.sweep import Sweep
+from harness.results.store.sweep_folder import read_runs
+from harness.sweep_file import load_sweep
 
 SWEEP = """
 name: speed

@@ -11,10 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from harness import __version__
-from harness.commands.capacity_arguments import add_capacity
-from harness.commands.engines_arguments import add_engines
-from harness.commands.fit_arguments import add_fit
-from harness.commands.load_arguments import Once, add_calibrate, add_dialect, add_load, add_serve
+from harness.commands.arguments import (
+    Once,
+    add_calibrate,
+    add_capacity,
+    add_dialect,
+    add_engines,
+    add_fit,
+    add_load,
+    add_serve,
+)
 from harness.interrupts import interruptible
 from harness.standard_streams import drop_unwritten_errors, open_standard_streams
 
@@ -69,7 +75,7 @@ def _run(arguments: argparse.Namespace) -> int:
     """Return the exit code of one command; foreseen errors are told."""
     # Everything heavy comes in here, so that `harness --help` answers at once.
     from harness import output  # noqa: PLC0415
-    from harness.commands.table import command, is_foreseen  # noqa: PLC0415
+    from harness.commands import command, is_foreseen  # noqa: PLC0415
 
     output.spell_anything()
     try:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from harness.plan.planned import PlannedArm, PlannedRun
+from harness.plan import PlannedArm, PlannedRun
 
 _REDRAWN_S = 0.2  # a request of a simulated run ends in microseconds: not each may move a bar
 _SILENT_S = 60.0  # without an answer: a hung engine, or answers that are long

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from harness.results.analysis import write_summary
+from harness.results import write_summary
 from harness.results.plots import draw_all
 from harness.results.report import write_report
 

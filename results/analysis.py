@@ -10,17 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from harness.results.cache_checks import cache_notes
-from harness.results.certificate import WORST_FIRST
+from harness.results.client import WORST_FIRST
 from harness.results.effects import BASELINE, CONTROL, MARGIN, effects
-from harness.results.flip_checks import other_versions, same_settings
 from harness.results.names import SCALARS, flatten, primary_metrics
 from harness.results.predictions import predicted_mean
 from harness.results.rows import Row, check, planned_row, public, stored_row
 from harness.results.statistics import geometric_mean
 from harness.results.store import finite, read_runs, read_sweep, write_json, write_text
-from harness.results.unlike_runs import NAME as UNLIKE
-from harness.results.unlike_runs import unlike_runs
+from harness.results.warnings import NAME as UNLIKE
+from harness.results.warnings import cache_notes, other_versions, same_settings, unlike_runs
 
 SCHEMA_VERSION = 1
 _FROM_SWEEP = ("file", "harness_version", "slo", "price_per_gpu_hour", "cache", "history")

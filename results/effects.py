@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.results.client_error import error_of_pairs
+from harness.results.client import error_of_pairs
 from harness.results.names import HIGHER, headline_metrics, kind, primary_metrics
 from harness.results.predictions import is_outside, predicted_ratio
 from harness.results.statistics import Ratio, geometric_mean, holm, paired_ratio
@@ -321,7 +321,7 @@ def verdict(
 
     Of what stands above the line, against what stands below it. No difference: the whole interval
     lies within the margin, a factor, so that n/d and d/n get one answer. `p_value` is adjusted for
-    the questions asked at once, so a wide family can leave an interval beside 1 inconclusive.
+    the request_sets asked at once, so a wide family can leave an interval beside 1 inconclusive.
     `client_error`, a share, widens the interval: what a DEGRADED client may have made of it.
     """
     if ratio is None or ratio.low is None or ratio.high is None:

@@ -16,9 +16,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from harness.results.names import is_open_loop
-from harness.results.parquet import RecordTable
-from harness.results.records import UNBELIEVED
 from harness.results.statistics import describe
+from harness.results.store import UNBELIEVED, RecordTable
 from harness.results.window import Window, measured_window
 
 Floats = NDArray[np.float64]

@@ -7,14 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from harness.results.certificate import INVALID, certificate, uncertified
-from harness.results.checks import doubts, too_many_failed
-from harness.results.doubt import Doubt
-from harness.results.failure_samples import failure_samples
+from harness.results.client import INVALID, certificate, uncertified
 from harness.results.metrics import RunFigures, run_figures
 from harness.results.names import flatten
 from harness.results.predictions import prediction_row
 from harness.results.store import StoredRun
+from harness.results.warnings import RunWarning, doubts, failure_samples, too_many_failed
 
 # A certificate that holds the first against a run says what the others would.
 _TOLD_BY_CERTIFICATE = {"failed_share": ("failed_share", "some_failed")}
@@ -97,14 +95,14 @@ def _status(
     return "ok", manifest.get("reason")
 
 
-def _untold(found: Sequence[Doubt], certified: Mapping[str, Any]) -> list[Doubt]:
+def _untold(found: Sequence[RunWarning], certified: Mapping[str, Any]) -> list[RunWarning]:
     """Return the doubts that the certificate does not tell already."""
     names = [reason["name"] for reason in certified["reasons"]]
     told = {twin for name in names for twin in _TOLD_BY_CERTIFICATE.get(name, (name,))}
     return [doubt for doubt in found if doubt.name not in told]
 
 
-def check(doubt: Doubt) -> dict[str, str]:
+def check(doubt: RunWarning) -> dict[str, str]:
     """Return a doubt as the summary holds it."""
     return {"name": doubt.name, "message": doubt.message, "remedy": doubt.remedy}
 

@@ -115,7 +115,7 @@ def _two_sided(mean: float, error: float, freedom: int) -> float:
 
 
 def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
-    """Return p values adjusted for having asked all these questions at once.
+    """Return p values adjusted for having asked all these request_sets at once.
 
     The k-th smallest of m is multiplied by m - k + 1, kept in order and at most 1. The chance of
     any false alarm stays at the level asked for. Holm, "A simple sequentially rejective multiple

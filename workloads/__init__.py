@@ -1,8 +1,38 @@
 """What is asked of an engine: prompts, lengths and conversations, drawn from seeds."""
 
+from harness.workloads.base import (
+    Conversation,
+    Drawn,
+    Segment,
+    TokenIds,
+    Turn,
+    Workload,
+    WorkloadError,
+)
+from harness.workloads.lengths import Empirical, Fixed, Lengths, Lognormal, Uniform
 from harness.workloads.multi_turn import MultiTurn
+from harness.workloads.seeds import text_names
 from harness.workloads.shared_prefix import SharedPrefix
 from harness.workloads.trace import TraceReplay
+
+__all__ = [
+    "WORKLOADS",
+    "Conversation",
+    "Drawn",
+    "Empirical",
+    "Fixed",
+    "Lengths",
+    "Lognormal",
+    "MultiTurn",
+    "Segment",
+    "SharedPrefix",
+    "TokenIds",
+    "Turn",
+    "Uniform",
+    "Workload",
+    "WorkloadError",
+    "text_names",
+]
 
 # Every workload that a sweep file may ask for: `kind` → class. A new one is a file and a line here.
 WORKLOADS: dict[str, type[SharedPrefix] | type[MultiTurn] | type[TraceReplay]] = {

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.workloads.base import WorkloadError
-from harness.workloads.lines import RowError, csv_values, numbered_lines, shown
+from harness.workloads.trace import RowError, csv_values, numbered_lines, shown
 
 _NORMAL = NormalDist()
 _LONGEST_TOKENS = 2**31 - 1  # longer than any context; bounds the tail that has no bound of its own

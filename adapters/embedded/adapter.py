@@ -14,21 +14,30 @@ from harness.adapters.base import (
     ToggleValue,
     UnsupportedToggleError,
 )
-from harness.adapters.embedded.accuracy import accuracy_of
-from harness.adapters.embedded.calibration import ASSUMPTIONS
-from harness.adapters.embedded.config import EngineConfig, Speculation
-from harness.adapters.embedded.core import EngineCore, StepTimer
-from harness.adapters.embedded.deployment import Deployment, check_context
-from harness.adapters.embedded.fitted import FittedStepTime, StepProfile, profile_from
-from harness.adapters.embedded.hardware import find_gpu
-from harness.adapters.embedded.memory import KvRoom, MemoryLimits, kv_room
-from harness.adapters.embedded.models import find_model
-from harness.adapters.embedded.roofline import StepTime
-from harness.adapters.embedded.speculative import (
+from harness.adapters.embedded.engine import (
     ASSUMED_ACCEPTANCE,
     DEFAULT_DRAFT_TOKENS,
+    EngineConfig,
+    EngineCore,
+    Speculation,
+    StepTimer,
     mean_tokens_per_step,
     tree_tokens,
+)
+from harness.adapters.embedded.step_time import (
+    ASSUMPTIONS,
+    Deployment,
+    FittedStepTime,
+    KvRoom,
+    MemoryLimits,
+    StepProfile,
+    StepTime,
+    accuracy_of,
+    check_context,
+    find_gpu,
+    find_model,
+    kv_room,
+    profile_from,
 )
 
 _DEFAULT_BLOCK_TOKENS = 16

@@ -11,19 +11,19 @@ from dataclasses import dataclass, replace
 
 from harness.adapters.base import EngineError, EngineSettings
 from harness.adapters.embedded.adapter import deployment, memory_limits
-from harness.adapters.embedded.config import EngineConfig
-from harness.adapters.embedded.deployment import Deployment
-from harness.adapters.embedded.hardware import all_gpus
-from harness.adapters.embedded.memory import (
+from harness.adapters.embedded.engine import EngineConfig
+from harness.adapters.embedded.step_time import (
+    Deployment,
     KvRoom,
     MemoryLimits,
+    StepTime,
+    all_gpus,
     kv_bytes_per_token,
     kv_room,
     unjudged_room,
     usable_bytes,
     weight_bytes,
 )
-from harness.adapters.embedded.roofline import StepTime
 
 CONTEXTS_TOKENS = (2048, 4096, 32_768, 131_072)
 CACHE_DTYPES = ("auto", "fp8", "int4")

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.adapters.base import AS_IT_IS, BASELINE, EngineError, EngineSettings, ToggleValue
-from harness.adapters.embedded.accuracy import known_step_errors
 from harness.adapters.embedded.adapter import (
     EmbeddedEndpoint,
     deployment,
@@ -18,10 +17,8 @@ from harness.adapters.embedded.adapter import (
     step_profile,
     step_time,
 )
-from harness.adapters.embedded.config import EngineConfig
-from harness.adapters.embedded.core import EngineCore
-from harness.adapters.embedded.roofline import StepTime
-from harness.adapters.embedded.speculative import mean_tokens_per_step
+from harness.adapters.embedded.engine import EngineConfig, EngineCore, mean_tokens_per_step
+from harness.adapters.embedded.step_time import StepTime, known_step_errors
 
 _HALVINGS = 40
 

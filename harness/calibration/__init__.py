@@ -1,1 +1,14 @@
-"""What the instrument itself is off by on this machine."""
+"""The calibration of the client: what it found, and where it is kept."""
+
+from harness.calibration.finding import LIMIT_MS, Rung, Spread, calibration_document
+from harness.calibration.store import calibration_host, keep_calibration, latest_calibration
+
+__all__ = [
+    "LIMIT_MS",
+    "Rung",
+    "Spread",
+    "calibration_document",
+    "calibration_host",
+    "keep_calibration",
+    "latest_calibration",
+]

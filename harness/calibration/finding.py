@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.results.statistics import percentiles
+from harness.results import percentiles
 
 SCHEMA_VERSION = 1
 LIMIT_MS = 1.0  # of a stamp's error at P99

@@ -11,8 +11,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from harness.results.records import RequestRecord
-from harness.workloads.base import Segment, TokenIds
+from harness.results.store import RequestRecord
+from harness.workloads import Segment, TokenIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

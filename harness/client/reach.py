@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from harness.adapters.asking import through_proxy
-from harness.adapters.base import Target
-from harness.client.http import HttpClient
-from harness.client.http_by_aiohttp import AiohttpClient
-from harness.client.request_body import Asking, endpoint
-from harness.timing.clock import Clock
+from harness.adapters import Target, through_proxy
+from harness.client.http import AiohttpClient, HttpClient, RequestOptions, endpoint
+from harness.timing import Clock
 
 
 def client_for(
-    target: Target, clock: Clock, asking: Asking | None = None
+    target: Target, clock: Clock, asking: RequestOptions | None = None
 ) -> HttpClient | AiohttpClient:
     """Return the client that reaches `target`, to be entered with `async with`.
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.client.base import Request
-from harness.results.records import RequestRecord
-from harness.timing.clock import Clock
+from harness.results.store import RequestRecord
+from harness.timing import Clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from harness.adapters.embedded.core import EngineCore
-from harness.adapters.embedded.sequence import Sequence
+from harness.adapters.embedded.engine import EngineCore, Sequence
 from harness.client.base import Request
-from harness.client.live_history import continued, with_answers
-from harness.results.records import RequestRecord
-from harness.timing.clock import VirtualLoop
-from harness.workloads.base import Segment, TokenIds
-from harness.workloads.texts import Texts
+from harness.client.http import continued, with_answers
+from harness.results.store import RequestRecord
+from harness.timing import VirtualLoop
+from harness.workloads import Segment, TokenIds
+from harness.workloads.prompts import Texts
 
 
 class VirtualClient:

@@ -1,1 +1,8 @@
-"""What each command does: a file for each, and the table of them."""
+"""What each command does."""
+
+from harness.commands.table import command, is_foreseen
+
+__all__ = [
+    "command",
+    "is_foreseen",
+]

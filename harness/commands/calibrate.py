@@ -15,15 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from harness.adapters import ENGINES
-from harness.calibration.finding import LIMIT_MS, Rung, calibration_document
-from harness.calibration.rungs import ITL_MS, STREAMS, cores, fits, rung
-from harness.calibration.store import calibration_host, keep_calibration
+from harness.calibration import (
+    LIMIT_MS,
+    Rung,
+    calibration_document,
+    calibration_host,
+    keep_calibration,
+)
 from harness.output import printing
-from harness.plan.make import make_plan
-from harness.plan.token_rate import PeakRate, peak_rates
+from harness.plan import PeakRate, make_plan, peak_rates
+from harness.reference import ITL_MS, STREAMS, cores, fits, rung
+from harness.results import ABSENT, significant
 from harness.results.store import StoreError
-from harness.results.units import ABSENT, significant
-from harness.spec import load_sweep
+from harness.sweep_file import load_sweep
 
 _WIDTH = 100
 _TRIES = 4  # of a rung that is not good

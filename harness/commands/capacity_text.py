@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from harness.adapters.embedded.capacity import Capacity, Step
-from harness.results.units import count, significant
+from harness.adapters.embedded import Capacity, Step
+from harness.results import count, significant
 
 _WIDTH = 100
 _GIB = 2**30

@@ -8,8 +8,7 @@ import sys
 
 from harness.commands.sweeps import checked_folder, exit_code
 from harness.output import printing
-from harness.results.diagnosis.document import diagnosis
-from harness.results.diagnosis.text import diagnosis_lines
+from harness.results.diagnosis import diagnosis, diagnosis_lines
 
 
 def diagnose(arguments: argparse.Namespace) -> int:

@@ -10,9 +10,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from harness import __version__
-from harness.adapters import ENGINES
-from harness.adapters.base import BASELINE, EngineAdapter, EngineError, EngineSettings, ToggleValue
-from harness.adapters.environments import (
+from harness.adapters import (
+    BASELINE,
+    ENGINES,
+    EngineAdapter,
+    EngineError,
+    EngineSettings,
+    Runtime,
+    ToggleValue,
+)
+from harness.adapters.process import (
+    MissingProgramError,
     check_version,
     environment_folder,
     environments,
@@ -20,8 +28,6 @@ from harness.adapters.environments import (
     install,
     package_of,
 )
-from harness.adapters.programs import MissingProgramError
-from harness.adapters.runtime import Runtime
 from harness.output import printing
 
 _PROGRAMS = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm-serve"}

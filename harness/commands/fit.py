@@ -11,13 +11,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from harness.adapters.base import EngineError
-from harness.adapters.embedded.fitted import StepProfile
-from harness.adapters.embedded.profile_file import profile_text
+from harness.adapters import EngineError
+from harness.adapters.embedded.step_time import StepProfile, profile_text
 from harness.commands.plan import all_adapters, planned_sweep
+from harness.experiment import RequestSets, predict
 from harness.output import PlainConsole, printing
-from harness.plan.planned import Plan, PlannedRun, labels
-from harness.prediction.fit import (
+from harness.plan import Plan, PlannedRun, labels
+from harness.prediction import (
     METRICS,
     Seen,
     Unseen,
@@ -27,12 +27,10 @@ from harness.prediction.fit import (
     seen_run,
     unseen_errors,
 )
-from harness.prediction.replay import predict
-from harness.questions import Questions
-from harness.results.rows import stored_row
+from harness.results import stored_row
+from harness.results.report import plain_table, print_within
 from harness.results.store import StoredRun, StoreError, read_runs, read_sweep, write_text
-from harness.results.tables import plain_table, print_within
-from harness.spec import SpecError
+from harness.sweep_file import SpecError
 
 _WIDTH = 100
 _NAMES = {
@@ -49,9 +47,9 @@ def fit(arguments: argparse.Namespace) -> int:
     runs, left_out = _measured(folder, plan, arguments.engine)
     out = _new_file(arguments.out or folder / f"{runs[0].planned.arm.label}.profile.json")
     profile = _profile(runs)
-    questions = Questions()
+    request_sets = RequestSets()
     unseen = unseen_errors(
-        runs, profile, lambda run, measured: predict(run, plan.spec, questions, measured)
+        runs, profile, lambda run, measured: predict(run, plan.spec, request_sets, measured)
     )
     profile = replace(profile, errors=median_errors(unseen))
     write_text(out, profile_text(profile))

@@ -12,9 +12,9 @@ from harness.commands.load_order import order_of
 from harness.commands.loading import LoadOrder, load_server
 from harness.output import printing
 from harness.progress import RequestCount
-from harness.results.dialects.block import dialect_block
-from harness.results.serving_block import serving_block
-from harness.spec import Load
+from harness.results.dialects import dialect_block
+from harness.results.report import serving_block
+from harness.sweep_file import Load
 
 _INTERRUPTED = 130
 _MANY_REQUESTS = 20_000  # to make so many takes a while

@@ -11,17 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.adapters.attach import attach
-from harness.adapters.base import EngineError
+from harness.adapters import EngineError
+from harness.adapters.attached import attach
 from harness.commands.loading import MOST_REQUESTS, LoadOrder
 from harness.results.store import StoreError
-from harness.spec import AnyWorkload, Load, SpecError
-from harness.spec.quantities import duration_ns
-from harness.spec.trace_format import guess_format
-from harness.workloads.lengths import Fixed
-from harness.workloads.multi_turn import MultiTurn
-from harness.workloads.shared_prefix import SharedPrefix
-from harness.workloads.trace import TraceReplay
+from harness.sweep_file import AnyWorkload, Load, SpecError, duration_ns
+from harness.workloads import Fixed, MultiTurn, SharedPrefix
+from harness.workloads.trace import TraceReplay, guess_format
 
 _KINDS = "shared-prefix, multi-turn or trace:PATH"
 _PROMPT_TOKENS, _OUTPUT_TOKENS, _TURNS, _REQUESTS = 128, 256, 4, 100  # where nothing is said

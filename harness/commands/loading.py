@@ -11,23 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from harness import __version__
-from harness.adapters.attach import Attached
-from harness.adapters.base import ServerCounters
-from harness.client.request_body import Asking
-from harness.counter_moves import counter_moves
-from harness.diagnosis_facts import diagnosis_facts
+from harness.adapters import ServerCounters
+from harness.adapters.attached import Attached
+from harness.client import RequestOptions
 from harness.environment import git_commit, host_facts
+from harness.experiment import counter_moves, diagnosis_facts, probe, prompt_counts, refused
 from harness.interrupts import answering_interrupts
-from harness.load.play import Answered, Played, PlayInterrupted, play_http
-from harness.load.probe import probe, refused
-from harness.load.prompt_counts import prompt_counts
-from harness.load.question import Question, question_of
-from harness.load.worker_count import worker_count
-from harness.results.analysis import write_summary
-from harness.results.dialects.document import dialect_document
+from harness.load import (
+    OnProgress,
+    Played,
+    PlayInterrupted,
+    RequestSet,
+    play_http,
+    request_set_of,
+    worker_count,
+)
+from harness.results import count, write_summary
+from harness.results.dialects import dialect_document
 from harness.results.store import create_sweep, run_folder, write_run, write_sweep
-from harness.results.units import count
-from harness.spec import AnyWorkload, Load, SpecError
+from harness.sweep_file import AnyWorkload, Load, SpecError
 
 MOST_REQUESTS = 1_000_000  # of one load: all of them, and their answers, are held in memory
 _UNBOUNDED_TOKENS = 1 << 20  # where the server does not tell how long a request may be
@@ -53,7 +55,7 @@ class LoadOrder:
     dialect: str | None = None  # a tool by whose formulas the records are stated as well
 
 
-def load_server(order: LoadOrder, answered: Answered) -> dict[str, Any]:
+def load_server(order: LoadOrder, on_progress: OnProgress) -> dict[str, Any]:
     """Return the summary of one run against the server; written to `out` where it is given.
 
     With a dialect the summary that is returned has a key `dialect` more. An interrupted run has
@@ -61,30 +63,30 @@ def load_server(order: LoadOrder, answered: Answered) -> dict[str, Any]:
     and `KeyboardInterrupt` says so. Raises `WorkloadError`, `EngineError` or `StoreError` before
     anything is sent.
     """
-    question = _asked(order)
+    request_set = _asked(order)
     with ExitStack() as kept:
         folder = order.out or Path(kept.enter_context(tempfile.TemporaryDirectory())) / "load"
         create_sweep(folder)
         try:
-            return _stored(order, question, folder, answered)
+            return _stored(order, request_set, folder, on_progress)
         except BaseException:
             if not run_folder(folder, _RUN).exists():
                 shutil.rmtree(folder, ignore_errors=True)  # so that the order can be given again
             raise
 
 
-def _asked(order: LoadOrder) -> Question:
+def _asked(order: LoadOrder) -> RequestSet:
     """Return what is asked. Raises `SpecError` where that cannot be what was ordered."""
-    question = _question(order, order.load, order.seed)
-    if question.requests > MOST_REQUESTS:
+    request_set = _request_set(order, order.load, order.seed)
+    if request_set.requests > MOST_REQUESTS:
         raise SpecError(
-            f"{question.requests:,} requests are asked; one load has at most {MOST_REQUESTS:,}"
+            f"{request_set.requests:,} requests are asked; one load has at most {MOST_REQUESTS:,}"
         )
-    alive, conversations = order.load.concurrency or 1, len(question.conversations)
+    alive, conversations = order.load.concurrency or 1, len(request_set.conversations)
     if alive > conversations:
-        turns = -(-question.requests // conversations)
+        turns = -(-request_set.requests // conversations)
         error = SpecError(
-            f"--concurrency {alive:,}: {question.requests:,} requests are asked, in "
+            f"--concurrency {alive:,}: {request_set.requests:,} requests are asked, in "
             f"{count(conversations, 'conversation')}, and more are never alive at once"
         )
         error.add_note(
@@ -92,7 +94,7 @@ def _asked(order: LoadOrder) -> Question:
             "steady load of it"
         )
         raise error
-    return question
+    return request_set
 
 
 def _probed(order: LoadOrder) -> LoadOrder:
@@ -103,20 +105,22 @@ def _probed(order: LoadOrder) -> LoadOrder:
 
 
 def _stored(
-    order: LoadOrder, question: Question, folder: Path, answered: Answered
+    order: LoadOrder, request_set: RequestSet, folder: Path, on_progress: OnProgress
 ) -> dict[str, Any]:
     """Return the summary of the run, stored in `folder`; an interrupt does not end the storing."""
-    order, run = _accepted(order, question, answered)
+    order, run = _accepted(order, request_set, on_progress)
     with answering_interrupts(lambda: None):
         write_sweep(folder, _document(order, run.started))
-        write_run(folder, _RUN, _manifest(order, question, run), run.played.records)
+        write_run(folder, _RUN, _manifest(order, request_set, run), run.played.records)
         summary = write_summary(folder).summary
         if order.dialect is None:
             return summary
         return {**summary, "dialect": dialect_document(folder, order.dialect, summary)}
 
 
-def _accepted(order: LoadOrder, question: Question, answered: Answered) -> tuple[LoadOrder, _Run]:
+def _accepted(
+    order: LoadOrder, request_set: RequestSet, on_progress: OnProgress
+) -> tuple[LoadOrder, _Run]:
     """Return what came of the load, and the order as the server takes it.
 
     Where it refuses every request of a closed loop, which takes no time, it is asked which field it
@@ -125,12 +129,12 @@ def _accepted(order: LoadOrder, question: Question, answered: Answered) -> tuple
     """
     if order.load.mode != "concurrency":
         order = _probed(order)
-        return order, _run(order, question, answered)
-    run = _run(order, question, answered)
+        return order, _run(order, request_set, on_progress)
+    run = _run(order, request_set, on_progress)
     if run.interrupted is None and all(map(refused, run.played.records)):
         taken = _probed(order)
         if taken.endpoint.target != order.endpoint.target:
-            return taken, _run(taken, question, lambda _: None)
+            return taken, _run(taken, request_set, lambda _: None)
     return order, run
 
 
@@ -145,19 +149,19 @@ class _Run:
     interrupted: str | None = None  # how far it was then; None: it came to its own end
 
 
-def _run(order: LoadOrder, question: Question, answered: Answered) -> _Run:
+def _run(order: LoadOrder, request_set: RequestSet, on_progress: OnProgress) -> _Run:
     """Return what came of the load. Raises `KeyboardInterrupt` where nothing had ended."""
     ramp_ns = _warm_up(order)
     before = order.endpoint.counters()
     started = datetime.now(UTC)
     try:
-        played = _play(order, question, ramp_ns, answered)
+        played = _play(order, request_set, ramp_ns, on_progress)
     except PlayInterrupted as cut:
         played, ended = cut.played, len(cut.played.records)
         if not ended:
             raise
-        if ended < question.requests:
-            how = f"{ended} of {question.requests} requests had ended"
+        if ended < request_set.requests:
+            how = f"{ended} of {request_set.requests} requests had ended"
             left_out = f"; {cut.in_flight} in flight were cut off and are in no figure"
             # What the server counts holds those that were cut off too.
             return _Run(
@@ -170,25 +174,27 @@ def _run(order: LoadOrder, question: Question, answered: Answered) -> _Run:
     return _Run(played=played, started=started, counters=counters, odd=odd)
 
 
-def _question(order: LoadOrder, load: Load, seed: int) -> Question:
+def _request_set(order: LoadOrder, load: Load, seed: int) -> RequestSet:
     limit = order.endpoint.max_model_len or _UNBOUNDED_TOKENS
-    return question_of(order.workload, load, seed=seed, max_model_len=limit)
+    return request_set_of(order.workload, load, seed=seed, max_model_len=limit)
 
 
-def _play(order: LoadOrder, question: Question, ramp_ns: int, answered: Answered) -> Played:
-    schedule = question.schedule(order.load, ramp_ns)
+def _play(
+    order: LoadOrder, request_set: RequestSet, ramp_ns: int, on_progress: OnProgress
+) -> Played:
+    schedule = request_set.schedule(order.load, ramp_ns)
     return play_http(
         order.endpoint.target,
         schedule,
-        question.conversations,
-        answered,
+        request_set.conversations,
+        on_progress,
         _asking(order),
-        worker_count(order.workers, question),
+        worker_count(order.workers, request_set),
     )
 
 
-def _asking(order: LoadOrder) -> Asking:
-    return Asking(seed=order.seed % _SEEDS, timeout_s=order.timeout_s)
+def _asking(order: LoadOrder) -> RequestOptions:
+    return RequestOptions(seed=order.seed % _SEEDS, timeout_s=order.timeout_s)
 
 
 def _warm_up(order: LoadOrder) -> int:
@@ -200,8 +206,8 @@ def _warm_up(order: LoadOrder) -> int:
         return 0
     slots = order.load.concurrency or 1
     load = Load(mode="concurrency", arrivals="closed", concurrency=slots, requests=order.warmup)
-    question = _question(order, load, order.seed ^ _WARMUP_SEED)
-    records = _play(replace(order, load=load), question, 0, lambda _: None).records
+    request_set = _request_set(order, load, order.seed ^ _WARMUP_SEED)
+    records = _play(replace(order, load=load), request_set, 0, lambda _: None).records
     times = [one.closed_ns - one.sent_ns for one in records if one.sent_ns is not None]
     return sum(times) // len(times) if times else 0
 
@@ -219,7 +225,7 @@ def _document(order: LoadOrder, started: datetime) -> dict[str, Any]:
     }
 
 
-def _manifest(order: LoadOrder, question: Question, run: _Run) -> dict[str, Any]:
+def _manifest(order: LoadOrder, request_set: RequestSet, run: _Run) -> dict[str, Any]:
     endpoint, played = order.endpoint, run.played
     status, reason = _outcome(run)
     return {
@@ -235,7 +241,7 @@ def _manifest(order: LoadOrder, question: Question, run: _Run) -> dict[str, Any]
         "model": endpoint.target.model,
         "workload": order.workload.name,
         "workload_kind": order.workload_kind,
-        "load": _load_facts(order, question),
+        "load": _load_facts(order, request_set),
         "seed": order.seed,
         "status": status,
         "reason": reason,
@@ -245,11 +251,11 @@ def _manifest(order: LoadOrder, question: Question, run: _Run) -> dict[str, Any]
         "client": played.client,
         "counters": asdict(run.counters),
         "started": run.started.isoformat(timespec="seconds"),
-        **diagnosis_facts(None, question),
-        "prefix_hit_ceiling": question.prefix_hit_ceiling(_BLOCK_TOKENS),
-        "prompts": prompt_counts(played.records, question.conversations, endpoint.target),
-        "skipped_rows": question.skipped,
-        "notes": [*question.notes, *played.notes, *endpoint.notes, *run.odd],
+        **diagnosis_facts(None, request_set),
+        "prefix_hit_ceiling": request_set.prefix_hit_ceiling(_BLOCK_TOKENS),
+        "prompts": prompt_counts(played.records, request_set.conversations, endpoint.target),
+        "skipped_rows": request_set.skipped,
+        "notes": [*request_set.notes, *played.notes, *endpoint.notes, *run.odd],
         "facts": dict(endpoint.facts()),
         "host": host_facts(),
         "harness_version": __version__,
@@ -257,12 +263,12 @@ def _manifest(order: LoadOrder, question: Question, run: _Run) -> dict[str, Any]
     }
 
 
-def _load_facts(order: LoadOrder, question: Question) -> dict[str, Any]:
+def _load_facts(order: LoadOrder, request_set: RequestSet) -> dict[str, Any]:
     """Return what was asked for; of a trace in closed loop all its rows where no number was."""
     facts = {**order.load.facts(), "warmup_requests": order.warmup}
     del facts["warmup"]  # that part of a run is none of its own here: the warm-up is sent before
     if order.load.mode == "concurrency":
-        facts["requests"] = order.load.requests or question.requests
+        facts["requests"] = order.load.requests or request_set.requests
     return facts
 
 

@@ -9,14 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.adapters import ENGINES
-from harness.adapters.base import EngineAdapter
+from harness.adapters import ENGINES, EngineAdapter
 from harness.output import PlainConsole, printing
-from harness.plan.document import plan_document
-from harness.plan.make import make_plan
-from harness.plan.planned import Plan
-from harness.plan.text import print_plan
-from harness.spec import load_sweep
+from harness.plan import Plan, make_plan
+from harness.plan.printed import plan_document, print_plan
+from harness.sweep_file import load_sweep
 
 
 def plan(arguments: argparse.Namespace) -> int:

@@ -8,13 +8,11 @@ import re
 import sys
 from dataclasses import replace
 
-from harness.adapters.base import BASELINE, TOGGLES, EngineSettings, ToggleValue
-from harness.adapters.embedded.adapter import EmbeddedAdapter
+from harness.adapters import BASELINE, TOGGLES, EngineSettings, ToggleValue
+from harness.adapters.embedded import EmbeddedAdapter
 from harness.adapters.embedded.server import serve as serve_engine
 from harness.output import printing
-from harness.spec import SpecError
-from harness.spec.problems import Problem, did_you_mean
-from harness.spec.toggles import read_toggles
+from harness.sweep_file import Problem, SpecError, did_you_mean, read_toggles
 
 _WHOLE = re.compile(r"[0-9]{1,9}")
 

@@ -14,16 +14,15 @@ from pathlib import Path
 from rich.text import Text
 
 from harness.commands.plan import all_adapters, planned_sweep, print_json
+from harness.experiment import Sweep
 from harness.output import PlainConsole, printing
-from harness.plan.selection import select
+from harness.plan import select
 from harness.progress import LiveProgress
 from harness.quickstart import quickstart
 from harness.reporting import rebuild
-from harness.results.dialects.block import dialect_block
-from harness.results.dialects.document import dialect_document
+from harness.results.dialects import dialect_block, dialect_document
+from harness.results.report import print_summary
 from harness.results.store import StoreError
-from harness.results.tables import print_summary
-from harness.sweep import Sweep
 
 # Of a run: its numbers are not vouched for.
 _WENT_WRONG = {"failed", "void", "invalid"}

@@ -25,10 +25,10 @@ _MODULES: Mapping[str, str] = {
 }
 # What a user can cause: one type a package.
 _FORESEEN: Mapping[str, str] = {
-    "harness.spec": "SpecError",
+    "harness.sweep_file": "SpecError",
     "harness.workloads.base": "WorkloadError",
     "harness.adapters.base": "EngineError",
-    "harness.results.store": "StoreError",
+    "harness.results.store.sweep_folder": "StoreError",
 }
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.calibration.store import latest_calibration
-from harness.load.share import OWN_FILES, Brought, Share
+from harness.calibration import latest_calibration
+from harness.load.shard import OWN_FILES, Shard, ShardResult
 
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def client_facts(brought: Sequence[Brought], whole: Share, wall_step_ns: int) -> dict[str, Any]:
+def client_facts(brought: Sequence[ShardResult], whole: Shard, wall_step_ns: int) -> dict[str, Any]:
     """Return `client` of a manifest: the processes, the clock, and what they had room for."""
     return {
         "kind": brought[0].kind,

@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from harness.client.base import Client, LiveClient, Request, failed_record, network_error_kind
+from harness.client import Client, LiveClient, Request, failed_record, network_error_kind
 from harness.load.schedule import ClosedLoop, OpenLoop, Schedule, Slots
-from harness.results.records import RequestRecord
-from harness.timing.clock import Clock
-from harness.workloads.base import Conversation
+from harness.results.store import RequestRecord
+from harness.timing import Clock
+from harness.workloads import Conversation
 
 Progress = Callable[[RequestRecord], object]
 CANCELLED = "cancelled"  # the kind of what was in flight when the run was interrupted

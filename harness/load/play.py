@@ -9,23 +9,20 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.adapters.base import Endpoint, Target
-from harness.adapters.embedded.adapter import EmbeddedEndpoint
-from harness.client.live_history import playable
-from harness.client.request_body import Asking
-from harness.client.virtual import VirtualClient
+from harness.adapters import Endpoint, Target
+from harness.adapters.embedded import EmbeddedEndpoint
+from harness.client import RequestOptions, VirtualClient, playable
 from harness.interrupts import Interrupts, answering_interrupts
 from harness.load.client_facts import client_facts
 from harness.load.loadgen import play, sessions_of
 from harness.load.schedule import ClosedLoop, Schedule
-from harness.load.share import Brought, Share, Stop, marked, offer, split
+from harness.load.shard import Shard, ShardResult, Stop, marked, offer, split
 from harness.load.workers import offer_by_workers
-from harness.results.records import RequestRecord
-from harness.timing.clock import VirtualClock, run_virtual, virtual_loop
-from harness.timing.garbage import no_search_for_garbage
-from harness.workloads.base import Conversation
+from harness.results.store import RequestRecord
+from harness.timing import VirtualClock, no_search_for_garbage, run_virtual, virtual_loop
+from harness.workloads import Conversation
 
-Answered = Callable[[int], object]  # how many more requests have ended
+OnProgress = Callable[[int], object]  # how many more requests have ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,24 +49,24 @@ def play_on(
     endpoint: Endpoint,
     schedule: Schedule,
     conversations: tuple[Conversation, ...],
-    answered: Answered,
-    asking: Asking | None = None,
+    on_progress: OnProgress,
+    asking: RequestOptions | None = None,
     workers: int = 1,
 ) -> Played:
     """Return the records of one run against `endpoint`, over HTTP or in this process."""
     if endpoint.target is not None:
-        return play_http(endpoint.target, schedule, conversations, answered, asking, workers)
+        return play_http(endpoint.target, schedule, conversations, on_progress, asking, workers)
     if not isinstance(endpoint, EmbeddedEndpoint):
         raise TypeError(f"no client reaches {type(endpoint).__name__}")
-    return _play_virtual(endpoint, schedule, conversations, answered)
+    return _play_virtual(endpoint, schedule, conversations, on_progress)
 
 
 def play_http(
     target: Target,
     schedule: Schedule,
     conversations: tuple[Conversation, ...],
-    answered: Answered,
-    asking: Asking | None = None,
+    on_progress: OnProgress,
+    asking: RequestOptions | None = None,
     workers: int = 1,
 ) -> Played:
     """Return the records of one run over HTTP, in real time, offered by `workers` processes.
@@ -80,15 +77,15 @@ def play_http(
     if isinstance(schedule, ClosedLoop):
         schedule = schedule.slots(len(conversations))
     conversations, remarks = playable(target, conversations)
-    whole = Share(
+    whole = Shard(
         target=target,
-        asking=asking or Asking(),
+        asking=asking or RequestOptions(),
         schedule=schedule,
         sessions=tuple(sessions_of(conversations)),
         origin_ns=time.perf_counter_ns(),
     )
     ahead_ns = _wall_ahead_ns()
-    brought = _offered(split(whole, workers), answered)
+    brought = _offered(split(whole, workers), on_progress)
     records = [_without_keys(record, target) for one in brought for record in one.records]
     played = Played(
         records=sorted(records, key=lambda record: record.request_id),
@@ -114,9 +111,9 @@ def _without_keys(record: RequestRecord, target: Target) -> RequestRecord:
     return replace(record, error=error)
 
 
-def _offered(shares: Sequence[Share], answered: Answered) -> list[Brought]:
+def _offered(shares: Sequence[Shard], on_progress: OnProgress) -> list[ShardResult]:
     if len(shares) > 1:
-        return offer_by_workers(shares, answered)
+        return offer_by_workers(shares, on_progress)
     (share,) = shares
     interrupts: list[Interrupts] = []
 
@@ -127,7 +124,7 @@ def _offered(shares: Sequence[Share], answered: Answered) -> list[Brought]:
             interrupts.append(came)
             yield time.perf_counter_ns() - share.origin_ns
 
-    brought = offer(share, beginning, answered)
+    brought = offer(share, beginning, on_progress)
     return marked([brought], interrupted=any(one.came for one in interrupts))
 
 
@@ -135,14 +132,14 @@ def _play_virtual(
     endpoint: EmbeddedEndpoint,
     schedule: Schedule,
     conversations: tuple[Conversation, ...],
-    answered: Answered,
+    on_progress: OnProgress,
 ) -> Played:
     async def asks() -> list[RequestRecord]:
         loop = virtual_loop()
         texts = (part for one in conversations for turn in one.turns for part in turn.prompt)
         client = VirtualClient(endpoint.core, loop, endpoint.request_ns, texts)
         return await play(
-            client, VirtualClock(loop), schedule, conversations, progress=lambda _: answered(1)
+            client, VirtualClock(loop), schedule, conversations, progress=lambda _: on_progress(1)
         )
 
     with no_search_for_garbage():
@@ -155,7 +152,7 @@ def _wall_ahead_ns() -> int:
     return time.time_ns() - time.perf_counter_ns()
 
 
-def _notes(brought: Sequence[Brought]) -> tuple[str, ...]:
+def _notes(brought: Sequence[ShardResult]) -> tuple[str, ...]:
     about = tuple({one.about: None for one in brought if one.about is not None})
     recorded = sum(one.facts["recorded_turns"] for one in brought)
     if recorded:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from harness.load.share import Brought, Share, Stop, offer
+from harness.load.shard import Shard, ShardResult, Stop, offer
 
 
 class _Worker:
@@ -54,9 +54,9 @@ class _Worker:
         stop()
 
 
-def work(parent: Connection) -> Brought | BaseException:
+def work(parent: Connection) -> ShardResult | BaseException:
     """Return what came of the share that the parent sends."""
-    share: Share = parent.recv()
+    share: Shard = parent.recv()
     worker = _Worker(parent)
     try:
         return offer(share, worker.beginning, parent.send)

@@ -15,18 +15,20 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from harness.interrupts import answering_interrupts
-from harness.load.share import Brought, Share, marked
-from harness.timing.clock import NS_PER_S
+from harness.load.shard import Shard, ShardResult, marked
+from harness.timing import NS_PER_S
 
 _LEAD_NS = NS_PER_S // 20  # from the word to begin to the beginning: all have read it by then
 _END_S = 5.0  # a process that has lost its parent's pipe ends in less
 
 
-def offer_by_workers(shares: Sequence[Share], answered: Callable[[int], object]) -> list[Brought]:
-    """Return what came of each share, each offered by a process of its own, all at the same time.
+def offer_by_workers(
+    shares: Sequence[Shard], on_progress: Callable[[int], object]
+) -> list[ShardResult]:
+    """Run each shard in its own process, all starting together, and return their results in order.
 
-    `answered` is told how many more requests have ended. An interrupt stops them all, and what has
-    ended is returned. Raises what a process raised.
+    `on_progress` gets the number of requests that ended since its last call. An interrupt stops
+    them all, and what has ended is returned. Raises what a process raised.
     """
     with contextlib.ExitStack() as started:
         pipes = [started.enter_context(_worker()) for _ in shares]
@@ -38,7 +40,7 @@ def offer_by_workers(shares: Sequence[Share], answered: Callable[[int], object])
         for pipe in pipes:
             pipe.send(begin_ns)
         with answering_interrupts(lambda: _stop(pipes)) as interrupts:
-            brought = _collected(pipes, answered)
+            brought = _collected(pipes, on_progress)
         return marked(brought, interrupted=interrupts.came)
 
 
@@ -70,8 +72,10 @@ def _worker() -> Iterator[Connection]:
                 process.wait()
 
 
-def _collected(pipes: Sequence[Connection], answered: Callable[[int], object]) -> list[Brought]:
-    brought: dict[int, Brought] = {}  # by place
+def _collected(
+    pipes: Sequence[Connection], on_progress: Callable[[int], object]
+) -> list[ShardResult]:
+    brought: dict[int, ShardResult] = {}  # by place
     while len(brought) < len(pipes):
         waiting = {place: pipe for place, pipe in enumerate(pipes) if place not in brought}
         ready = wait(list(waiting.values()))
@@ -79,10 +83,10 @@ def _collected(pipes: Sequence[Connection], answered: Callable[[int], object]) -
             if pipe not in ready:
                 continue
             said = _received(pipe)
-            if isinstance(said, Brought):
+            if isinstance(said, ShardResult):
                 brought[place] = said
             else:
-                answered(said)
+                on_progress(said)
     return [brought[place] for place in range(len(pipes))]
 
 

@@ -1,1 +1,17 @@
-"""What will happen, decided before anything starts: runs, their order, their keys. Pure."""
+"""From a sweep file to the ordered list of runs. Pure: nothing starts."""
+
+from harness.plan.make import make_plan
+from harness.plan.planned import Plan, PlannedArm, PlannedRun, labels
+from harness.plan.selection import select
+from harness.plan.token_rate import PeakRate, peak_rates
+
+__all__ = [
+    "PeakRate",
+    "Plan",
+    "PlannedArm",
+    "PlannedRun",
+    "labels",
+    "make_plan",
+    "peak_rates",
+    "select",
+]

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from harness.adapters.base import AS_IT_IS, EngineAdapter, EngineError, EngineSettings, ToggleValue
-from harness.adapters.programs import MissingProgramError
-from harness.adapters.runtime import Runtime
+from harness.adapters import (
+    AS_IT_IS,
+    EngineAdapter,
+    EngineError,
+    EngineSettings,
+    Runtime,
+    ToggleValue,
+)
+from harness.adapters.process import MissingProgramError
 from harness.plan.planned import Flip, PlannedArm
-from harness.spec import EngineChoice, SweepSpec
-from harness.spec.designs import CONTROLS, Arm, arms_of
-from harness.spec.problems import Place
+from harness.sweep_file import CONTROLS, Arm, EngineChoice, Place, SweepSpec, arms_of
 
 # What stands in the file under another name than in `EngineSettings`, or is given by another key.
 _ELSEWHERE: Mapping[str, tuple[Place, ...]] = {

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from harness.adapters.base import (
+from harness.adapters import (
     TOGGLES,
     EngineAdapter,
     EngineError,
     EngineSettings,
     ToggleValue,
     UnsupportedToggleError,
+    remark,
 )
-from harness.adapters.gpus import remark
 
 # offered: the engine follows. always: it follows, and can do nothing else. implied: it runs another
 # value all the same. needs: other hardware, another model or limit. not offered: it never follows.

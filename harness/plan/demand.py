@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.load.question import starts_of
-from harness.results.statistics import needed_samples
-from harness.spec import AnyWorkload, Load, WorkloadChoice
-from harness.spec.quantities import duration_text
-from harness.workloads.base import Drawn, WorkloadError
+from harness.load import starts_of
+from harness.results import needed_samples
+from harness.sweep_file import AnyWorkload, Load, WorkloadChoice, duration_text
+from harness.workloads import Drawn, WorkloadError
 from harness.workloads.prompts import shared_prefix_tokens
 from harness.workloads.trace import TraceReplay
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from harness.adapters.base import EngineSettings
+from harness.adapters import EngineSettings
 from harness.plan.demand import Demand
 
 # What the embedded engine plays in a second of the machine's own time, at the least.

@@ -12,17 +12,16 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.adapters.base import AS_IT_IS, EngineAdapter
-from harness.load.question import steady_seed
+from harness.adapters import AS_IT_IS, EngineAdapter
+from harness.load import steady_seed
 from harness.plan.arms import engine_arms, plannable, settings_of
 from harness.plan.capability import Capability, capabilities
 from harness.plan.demand import Demand, check_starts, demand_of
 from harness.plan.estimate import expected, with_what_is_asked_before
 from harness.plan.planned import Plan, PlannedArm, PlannedRun, labels
 from harness.results.store import FORMAT
-from harness.spec import Load, SweepSpec, WorkloadChoice
-from harness.spec.designs import CONTROL_ARM
-from harness.workloads.base import WorkloadError
+from harness.sweep_file import CONTROL_ARM, Load, SweepSpec, WorkloadChoice
+from harness.workloads import WorkloadError
 
 _SEED_BITS = 53  # whole in every reader of JSON
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from harness.adapters.base import EngineError, EngineSettings, ToggleValue
+from harness.adapters import EngineError, EngineSettings, ToggleValue
 from harness.plan.capability import Capability
 from harness.plan.demand import Demand
 from harness.plan.estimate import Expected
-from harness.spec import AnyWorkload, Load, SweepSpec
+from harness.sweep_file import AnyWorkload, Load, SweepSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from harness.plan.planned import Plan, PlannedRun
-from harness.spec import Load, SpecError
-from harness.spec.designs import CONTROLS
+from harness.sweep_file import CONTROLS, Load, SpecError
 
 
 def select(plan: Plan, pattern: str) -> Plan:

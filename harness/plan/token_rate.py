@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from harness.adapters.base import EngineAdapter, EngineSettings
+from harness.adapters import EngineAdapter, EngineSettings
 from harness.plan.demand import Demand
 from harness.plan.estimate import PredictsSpeed
 from harness.plan.planned import Plan

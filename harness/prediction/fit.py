@@ -9,17 +9,14 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from harness.adapters.base import EngineError
-from harness.adapters.embedded.fitted import SCHEDULED, StepCosts, StepProfile
-from harness.measurement import Outcome
-from harness.plan.planned import PlannedRun, labels
+from harness.adapters import EngineError
+from harness.adapters.embedded.step_time import SCHEDULED, StepCosts, StepProfile
+from harness.experiment import Outcome, Prediction
+from harness.plan import PlannedRun, labels
 from harness.prediction.observations import COSTS, Equations, Steps, equations, together
-from harness.prediction.replay import Prediction
-from harness.results.metrics import run_figures
-from harness.results.names import flatten
-from harness.results.parquet import table_of
-from harness.results.store import StoredRun
-from harness.spec.designs import BASELINE_ARM, CONTROL_ARM
+from harness.results import flatten, run_figures
+from harness.results.store import StoredRun, table_of
+from harness.sweep_file import BASELINE_ARM, CONTROL_ARM
 
 METRICS = ("output_tokens_per_s", "ttft_ms.p50", "tpot_ms.p50")
 _FEWEST = 3 * len(COSTS)  # equations; fewer fit anything

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.results.parquet import RecordTable
+from harness.results.store import RecordTable
 
 COSTS = ("step_s", "sequence_s", "context_token_s", "prompt_s", "prompt_token_s", "request_s")
 _CURRENT_STEP = 0.5  # of a step that runs when a request comes, what is left on average

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.adapters.base import EngineError, Target
+from harness.adapters import EngineError, Target
 from harness.reference.log import ReferenceLog, read_reference_log
 
 _END_S = 10.0  # for its log to be written

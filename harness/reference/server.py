@@ -41,7 +41,7 @@ from harness.reference.bodies import (
     whole_answer,
 )
 from harness.reference.log import LogWriter, SentAnswer, Tick
-from harness.timing.priority import going_first
+from harness.timing import going_first
 
 _READ_BYTES = 1 << 18
 _QUEUE = 4096  # connections that wait to be accepted

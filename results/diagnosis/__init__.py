@@ -1,1 +1,9 @@
-"""Where a stored run loses its time: one file for each family of bottlenecks."""
+"""What limits each stored run, and what to try."""
+
+from harness.results.diagnosis.document import diagnosis
+from harness.results.diagnosis.text import diagnosis_lines
+
+__all__ = [
+    "diagnosis",
+    "diagnosis_lines",
+]

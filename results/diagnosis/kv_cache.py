@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from harness.results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
-from harness.results.load_checks import peak_in_flight
 from harness.results.units import count
+from harness.results.warnings import peak_in_flight
 
 _FILLED = 0.5  # of the cache, by those that ran: their number and lengths are means
 _ROOM = (

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.results.metrics import RunFigures
 from harness.results.names import is_open_loop
-from harness.results.parquet import RecordTable
+from harness.results.store import RecordTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

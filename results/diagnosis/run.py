@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from harness.results.certificate import certificate
+from harness.results.client import certificate
 from harness.results.diagnosis.drafts import drafts
 from harness.results.diagnosis.host import far_from_floor, launches
 from harness.results.diagnosis.kv_cache import kv_room, preemptions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
-from harness.results.load_checks import peak_in_flight
+from harness.results.warnings import peak_in_flight
 
 
 def idle_slots(run: Looked) -> Measured:

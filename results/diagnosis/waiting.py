@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from harness.results.backlog import backlog_of
-from harness.results.certificate import DEGRADED, INVALID
+from harness.results.client import DEGRADED, INVALID
 from harness.results.diagnosis.kv_cache import kv_room
 from harness.results.diagnosis.limits import LIMIT_BY_NAME
 from harness.results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
-from harness.results.load_checks import peak_in_flight
 from harness.results.units import significant
+from harness.results.warnings import backlog_of, peak_in_flight
 
 
 def client(run: Looked) -> Measured:

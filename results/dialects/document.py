@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.results.dialects import DIALECTS, Dialect
 from harness.results.dialects.figure import Figure
 from harness.results.dialects.requests import requests_of
+from harness.results.dialects.tools import DIALECTS, Dialect
 from harness.results.store import StoredRun, finite, read_runs
 
 _ALIKE = 5e-4  # of the larger one: figures that differ by less are called the same

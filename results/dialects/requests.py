@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from harness.results.metrics import chunk_gaps_ms, per_request
-from harness.results.parquet import RecordTable
+from harness.results.store import RecordTable
 
 Floats = NDArray[np.float64]
 Chosen = NDArray[np.bool_]

@@ -20,10 +20,9 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from PIL import Image
 
-from harness.results.figures import PlannedFigure
 from harness.results.panels import Panel, hardware_title, load_title
 from harness.results.plots.layout import Box, RowPlaces, log_ticks
-from harness.results.remarks import engines
+from harness.results.report import PlannedFigure, engines
 from harness.results.unmeasured import unmeasured
 
 Row = Mapping[str, Any]

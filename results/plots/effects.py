@@ -11,9 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.results.client_remarks import client_mark
 from harness.results.effects import BASELINE, CONTROL
-from harness.results.figures import PlannedFigure
 from harness.results.names import HIGHER, kind
 from harness.results.panels import METRIC_NAMES, VERDICT_MARKS, arm_lines, effect_lines, is_combined
 from harness.results.plots.canvas import (
@@ -29,6 +27,7 @@ from harness.results.plots.canvas import (
     three_columns,
 )
 from harness.results.plots.layout import padded, row_places
+from harness.results.report import PlannedFigure, client_mark
 from harness.results.units import ratio_text
 
 Row = Mapping[str, Any]

@@ -8,9 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.results.client_remarks import client_mark
 from harness.results.effects import BASELINE
-from harness.results.figures import PlannedFigure
 from harness.results.panels import METRIC_NAMES, Panel
 from harness.results.plots.canvas import (
     caption_in,
@@ -22,7 +20,7 @@ from harness.results.plots.canvas import (
     three_columns,
 )
 from harness.results.plots.layout import padded, row_places
-from harness.results.side_by_side import compared_engines, engine_kinds
+from harness.results.report import PlannedFigure, client_mark, compared_engines, engine_kinds
 from harness.results.units import significant
 
 Row = Mapping[str, Any]

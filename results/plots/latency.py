@@ -13,9 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from harness.results.client_remarks import client_mark
 from harness.results.effects import BASELINE
-from harness.results.figures import PlannedFigure
 from harness.results.panels import METRIC_NAMES, Panel, arm_title
 from harness.results.plots.canvas import (
     DPI,
@@ -31,6 +29,7 @@ from harness.results.plots.canvas import (
     new_figure,
 )
 from harness.results.plots.layout import outline, padded, row_places
+from harness.results.report import PlannedFigure, client_mark
 from harness.results.units import ABSENT, latency_unit, significant
 
 Row = Mapping[str, Any]

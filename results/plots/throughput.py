@@ -10,9 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.results.client_remarks import client_mark
 from harness.results.effects import BASELINE
-from harness.results.figures import SPEED, PlannedFigure
 from harness.results.panels import Panel, arm_title, load_name
 from harness.results.plots.canvas import (
     DPI,
@@ -29,6 +27,7 @@ from harness.results.plots.canvas import (
     new_figure,
 )
 from harness.results.plots.layout import Box, padded, place_labels
+from harness.results.report import SPEED, PlannedFigure, client_mark
 
 Row = Mapping[str, Any]
 RATE = "output_tokens_per_s_per_gpu"

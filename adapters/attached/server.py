@@ -1,0 +1,283 @@
+"""A server that runs already: what it is and what it takes, found out by asking, never by starting.
+
+Only GETs are sent from here: a server's own count of requests is that of the load.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from harness.adapters.base import EngineError, ServerCounters, Target
+from harness.adapters.http_queries import NO_ANSWER, Answer, ask
+from harness.adapters.server_metrics import ServerMetrics
+
+# Optional request fields that a kind of server takes, by a prefix of its metrics. A server of no
+# known kind is sent what most take; what it answers 400 to is told with its own words.
+_COMMON = frozenset({"seed", "ignore_eos", "include_usage"})
+_FIELDS = {
+    "vllm:": _COMMON | {"continuous_usage_stats", "cache_salt", "return_token_ids"},
+    "sglang:": _COMMON | {"continuous_usage_stats", "return_token_ids"},
+    "trtllm_": frozenset({"seed", "ignore_eos", "include_usage"}),
+}
+_UNKNOWN_FIELDS = _COMMON | {"continuous_usage_stats"}
+# Ids below this exist in the vocabulary of any model worth serving; more needs a tokenizer to tell.
+_SAFE_VOCABULARY = 4096
+# What is counted, under the engines' names, of one engine the newest version's first.
+_COUNTERS = {
+    "prompt_tokens": ("vllm:prompt_tokens", "sglang:prompt_tokens", "trtllm_prompt_tokens"),
+    "cached_prompt_tokens": (
+        *("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits"),
+        *("sglang:cached_tokens", "trtllm_prompt_cached_tokens"),
+    ),
+    "looked_up_prompt_tokens": ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries"),
+    "output_tokens": (
+        *("vllm:generation_tokens", "sglang:generation_tokens", "trtllm_generation_tokens"),
+    ),
+    "drafted_tokens": ("vllm:spec_decode_num_draft_tokens",),
+    "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens",),
+    "verify_steps": ("vllm:spec_decode_num_drafts",),
+    "preemptions": ("vllm:num_preemptions",),
+}
+_QUEUED = "vllm:request_queue_time_seconds_sum"  # a total of seconds
+_POLL_S = 0.2
+_ASK_S = 10.0
+_NO_KEY = (401, 403)
+
+
+class _Totals:
+    """The totals of one scrape after the other, as long as they can be held against each other.
+
+    A server that restarts in between, or one engine of several behind one port, begins at 0 again;
+    another version may count under another name.
+    """
+
+    def __init__(self) -> None:
+        self.lost: str | None = None  # why the last ones say nothing of those before
+        self._last: dict[str, float] = {}
+
+    def go_on(self, series: dict[str, float]) -> bool:
+        """Take the next scrape; return whether every series of the one before went on."""
+        for name, before in self._last.items():
+            if name not in series:
+                self.lost = f"the server's counters are not comparable: {name} is no longer there"
+            elif series[name] < before:
+                self.lost = f"the server restarted during the run: {name} fell"
+        self._last = series
+        return self.lost is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """An endpoint that somebody else started: its toggles cannot be flipped or proven here."""
+
+    target: Target
+    engine_version: str
+    engine_kind: str
+    max_model_len: int | None  # None: the server does not tell
+    waited_s: float  # for the server to answer
+    told: tuple[str, ...] = ()  # what else was found out about it, such as what it refuses
+    _totals: _Totals = field(default_factory=_Totals, repr=False, compare=False)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the results must know of this server."""
+        return (*self.told, *([] if self._totals.lost is None else [self._totals.lost]))
+
+    def effective(self) -> Mapping[str, str]:
+        """Return nothing: no toggle was asked of this server."""
+        return {}
+
+    def counters(self) -> ServerCounters:
+        """Return the totals that the server's metrics tell; None for each that is not there.
+
+        None for all where they do not go on from those that were returned before.
+        """
+        metrics = _metrics(self.target.url, self.target.headers)
+        series = [metrics.series(*names) for names in (*_COUNTERS.values(), (_QUEUED,))]
+        if not self._totals.go_on({name: one[name] for one in series for name in one}):
+            return ServerCounters()
+        counts = {name: metrics.count(*of) for name, of in _COUNTERS.items()}
+        return ServerCounters(**counts, queued_ns=metrics.nanoseconds(_QUEUED))
+
+    def reset(self) -> None:
+        """Leave the server's cache as it is: it is not ours."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return what was found out."""
+        return {
+            "url": self.target.url,
+            "waited_s": self.waited_s,
+            "cache_emptied": False,
+            "fields": sorted(self.target.fields),
+            "assumptions": [],
+        }
+
+
+def attach(  # noqa: PLR0913  how to ask it, and how long
+    url: str,
+    model: str,
+    *,
+    api: str = "completions",
+    vocabulary: int | None = None,
+    wait_s: float = 30.0,
+    api_key_env: str | None = None,
+    waiting: Callable[[str], None] = lambda _: None,
+) -> Attached:
+    """Return the server at `url` once it answers, at the latest after `wait_s`.
+
+    `vocabulary` None sends ids that every model has. `api_key_env` names the variable that holds
+    the key, which goes into the headers and nowhere else. `waiting` is told once why it is waited.
+    Raises `EngineError` for an address that is none, a key that is not there or not taken, a server
+    that does not come, and one that serves other models.
+    """
+    base, headers = base_url(url), key_headers(api_key_env)
+    answer, waited_s = _models(base, headers, wait_s, waiting)
+    if answer.status in _NO_KEY:
+        raise _refused(base, answer.status, api_key_env)
+    known = {str(one.get("id")): one for one in _listed(answer)}
+    if known and model not in known:
+        error = EngineError(
+            f"{base} does not serve {model!r}; it serves {', '.join(sorted(known))}"
+        )
+        error.add_note("name one of them with --model, or look who answers on this port")
+        raise error
+    version, simulated = _version(base, headers)
+    target = Target(
+        url=base,
+        model=model,
+        api=api,
+        # The embedded engine has one cache for all, whatever the salt, and refuses one.
+        fields=_fields(base, headers) - ({"cache_salt"} if simulated else frozenset()),
+        headers=headers,
+        vocabulary=(vocabulary or _SAFE_VOCABULARY) if api == "completions" else None,
+    )
+    return Attached(
+        target=target,
+        engine_version=version,
+        engine_kind="simulated" if simulated else "real",
+        max_model_len=known.get(model, {}).get("max_model_len"),
+        waited_s=waited_s,
+    )
+
+
+def key_headers(api_key_env: str | None) -> dict[str, str]:
+    """Return the headers that carry the key in a variable; none where no variable is named.
+
+    Raises `EngineError` where it is not set, or holds what no header can carry.
+    """
+    if api_key_env is None:
+        return {}
+    key = os.environ.get(api_key_env, "").strip()
+    if not key:
+        error = EngineError(f"the variable {api_key_env} is not set, and should hold an API key")
+        error.add_note(f"export {api_key_env}=… first; the key itself stands in no file")
+        raise error
+    if not key.isascii() or not key.isprintable():
+        raise EngineError(f"the variable {api_key_env} holds signs that no API key has")
+    return {"Authorization": f"Bearer {key}"}
+
+
+def _refused(base: str, status: int, api_key_env: str | None) -> EngineError:
+    if api_key_env is not None:
+        return EngineError(f"{base} answers {status}: it does not take the key in {api_key_env}")
+    error = EngineError(f"{base} answers {status}: it wants an API key")
+    error.add_note("name the variable that holds it: --api-key-env NAME, in a sweep api_key_env")
+    return error
+
+
+def _asked(base: str, path: str, headers: Mapping[str, str]) -> Answer:
+    return ask(base, path, timeout_s=_ASK_S, headers=headers)
+
+
+def base_url(url: str) -> str:
+    """Return the address below which /v1 lies; a trailing /v1 or more is what people paste."""
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
+    except ValueError:
+        good = False
+    if not good:
+        error = EngineError(f"{url!r} is no address of a server")
+        error.add_note("expected something like http://127.0.0.1:8000")
+        raise error
+    if parts.username is not None:
+        error = EngineError("the address carries a name or a password, which would be kept")
+        error.add_note("give it without what stands before the @")
+        raise error
+    if parts.query or parts.fragment:
+        error = EngineError("the address has a query or a fragment, which no request would carry")
+        error.add_note("give it without what stands behind ? or #")
+        raise error
+    return f"{parts.scheme}://{parts.netloc}{parts.path.partition('/v1')[0].rstrip('/')}"
+
+
+def _models(
+    base: str, headers: Mapping[str, str], wait_s: float, waiting: Callable[[str], None]
+) -> tuple[Answer, float]:
+    """Return the server's list of models as soon as it answers, and how long that took."""
+    begun_s, why = time.monotonic(), ""
+    while True:
+        try:
+            answer = _asked(base, "/v1/models", headers)
+            if answer.status != 503:  # 503: up, and not ready
+                return answer, time.monotonic() - begun_s
+            now = "it answers 503, not ready"
+        except ssl.SSLError as refusal:
+            error = EngineError(f"{base}: no trusted connection: {refusal}")
+            error.add_note("SSL_CERT_FILE names a file with the authorities to trust")
+            raise error from refusal
+        except NO_ANSWER as silence:
+            now = str(silence) or type(silence).__name__
+        if not why:
+            waiting(f"waiting up to {wait_s:g} s for {base}: {now}")
+        why = now
+        if time.monotonic() - begun_s + _POLL_S > wait_s:
+            break
+        time.sleep(_POLL_S)
+    error = EngineError(f"no server answered at {base} within {wait_s:g} s: {why}")
+    error.add_note("start it first, or look at the port; --wait gives it longer")
+    raise error
+
+
+def _listed(answer: Answer) -> list[dict[str, Any]]:
+    document = answer.json() if answer.status == 200 else None
+    models = document.get("data") if isinstance(document, dict) else None
+    return [one for one in models if isinstance(one, dict)] if isinstance(models, list) else []
+
+
+def _version(base: str, headers: Mapping[str, str]) -> tuple[str, bool]:
+    """Return what /version says, and whether it calls itself simulated."""
+    try:
+        document = _asked(base, "/version", headers).json()
+    except NO_ANSWER:
+        document = None
+    if not isinstance(document, dict) or "version" not in document:
+        return "unknown", False
+    return str(document["version"]), document.get("kind") == "simulated"
+
+
+def _fields(base: str, headers: Mapping[str, str]) -> frozenset[str]:
+    metrics = _metrics(base, headers)
+    known = (fields for prefix, fields in _FIELDS.items() if metrics.has(prefix))
+    return next(known, _UNKNOWN_FIELDS)
+
+
+def _metrics(base: str, headers: Mapping[str, str]) -> ServerMetrics:
+    """Return what a server's page of metrics tells; nothing where it has none.
+
+    TensorRT-LLM's `/metrics` is another page, which loses what it told: so its own is asked first.
+    """
+    for path in ("/prometheus/metrics", "/metrics"):
+        with contextlib.suppress(*NO_ANSWER):
+            answer = _asked(base, path, headers)
+            page = ServerMetrics(answer.text if answer.status == 200 else "")
+            if any(page.has(prefix) for prefix in _FIELDS):  # a proxy may answer any path
+                return page
+    return ServerMetrics("")

@@ -1,0 +1,258 @@
+"""Which sequences run in the next step, and how much of each: admission, chunks, preemption.
+
+waiting ──admit──▶ prefilling ──prompt done──▶ decoding ──▶ finished
+   ▲                    │                       │   ▲
+   ├──────preempted─────┴───────────────────────┘   │     (blocks given back, recomputed later)
+   └──────preempted: KV in the host's memory ───────┘     (copied out and back: `swap`)
+
+A sequence whose client has gone leaves from any of the three.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from harness.adapters.embedded.engine.config import EngineConfig
+from harness.adapters.embedded.engine.decode_batch import AlikeBatch, DecodeBatch
+from harness.adapters.embedded.engine.draft_batch import DraftBatch
+from harness.adapters.embedded.engine.progress import Progress
+from harness.adapters.embedded.engine.sequence import Sequence
+from harness.adapters.embedded.engine.sequence_blocks import SequenceBlocks
+
+# Blocks that an admission leaves free while others run, so that they can grow before anyone is
+# preempted again; the share is vLLM's old default.
+_WATERMARK_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step's work: prompt chunks, and whether the decoding sequences take part."""
+
+    chunks: list[tuple[Sequence, int]]  # (sequence, prompt tokens computed in this step)
+    decode: bool
+    moved_tokens: int = 0  # whose KV is copied to or from the host's memory before it
+
+
+@dataclass(slots=True)
+class SchedulerCounts:
+    """Running totals of what the scheduler did."""
+
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    preemptions: int = 0
+    swapped_tokens: int = 0  # to the host
+    late_admissions: int = 0
+    peak_running: int = 0
+
+
+def _batch(config: EngineConfig) -> DecodeBatch[Any]:
+    """Return the empty batch of what decodes."""
+    if config.speculation is None:
+        return AlikeBatch(config.block_size)
+    return DraftBatch(config.running_limit, config.block_size, config.speculation)
+
+
+class Scheduler:
+    """Queues and KV blocks of one engine. Knows nothing of time."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.blocks = SequenceBlocks(config)
+        self.kv, self.cache = self.blocks.kv, self.blocks.cache
+        self.waiting: deque[Sequence] = deque()
+        self.prefilling: list[Sequence] = []
+        self.decoding = _batch(config)
+        self.counts = SchedulerCounts()
+        self._running_limit = config.running_limit
+        self._watermark = int(_WATERMARK_SHARE * config.num_blocks)
+        self._batch_places = 0  # sequences that a static batch may still take in
+        self._newest_at_start_ns = 0  # the youngest that waited when the engine last ceased to idle
+
+    @property
+    def running(self) -> int:
+        """Sequences that hold blocks."""
+        return len(self.prefilling) + len(self.decoding)
+
+    def next_step(self, log_position: int) -> Step:
+        """Return the next step's work; `log_position` counts the decode steps before it."""
+        if self._decodes_undisturbed():
+            return Step([], decode=True)
+        moved = self._make_room(log_position)
+        if self.config.preemption == "swap" and not moved:
+            moved = self._swap_in(log_position)
+        chunked = self.config.chunked_prefill
+        decoding = len(self.decoding)
+        budget = self.config.prefill_budget - (decoding if chunked else 0)
+        chunks: list[tuple[Sequence, int]] = []
+        for sequence in self.prefilling:
+            budget -= self._take(sequence, budget, chunks)
+        while budget > 0 and self._may_admit() and self.waiting[0].host_ids is None:
+            if not chunked and chunks and self.waiting[0].target_tokens > budget:
+                break
+            admitted = self._admit()
+            if admitted is None:
+                break
+            budget -= self._take(admitted, budget, chunks)
+        return Step(chunks, decode=decoding > 0 and (chunked or not chunks), moved_tokens=moved)
+
+    def _decodes_undisturbed(self) -> bool:
+        """Whether all that runs decodes, nobody waits, and blocks cannot get short in one step."""
+        if self.waiting or self.prefilling or not self.decoding.sequences:
+            return False
+        each = 1 + self.config.blocks_for(self.config.queries)  # more than one may ever miss
+        return len(self.decoding.sequences) * each <= self.kv.available
+
+    def finish_prefill(self, sequence: Sequence) -> None:
+        """Store what a finished prefill computed, and make its whole blocks known for reuse."""
+        self.prefilling.remove(sequence)
+        self.blocks.store_prefill(sequence)
+
+    def start_decoding(self, sequence: Sequence, log_position: int) -> None:
+        """Move a sequence whose prompt is computed to the decoding ones."""
+        self.decoding.add(sequence, log_position)
+
+    def cancel(self, sequence: Sequence, log_position: int) -> None:
+        """Take out an unfinished sequence, wherever it is, and give back its blocks.
+
+        What a decoding one has computed stays in the prefix cache, as when it finishes; of a
+        prefill under way nothing is stored yet.
+        """
+        if sequence in self.waiting:
+            self._leave_queue(sequence)
+        elif sequence in self.prefilling:
+            self.prefilling.remove(sequence)
+            self.blocks.free(sequence)
+        else:
+            self.decoding.take(sequence, log_position)
+            self.blocks.finish(sequence)
+
+    def grow(self, progress: Progress, steps: int) -> int:
+        """Give every decoding sequence the blocks for `steps` steps; return the steps.
+
+        They are fewer than asked for, but at least one, where blocks are short.
+        """
+        count = self.decoding.missing_blocks(progress.room(steps))
+        if count > self.kv.available:
+            steps = self._steps_with_room(progress, steps)
+            count = self.decoding.missing_blocks(progress.room(steps))
+        self._give(count)
+        return steps
+
+    def _steps_with_room(self, progress: Progress, steps: int) -> int:
+        low, high = 1, steps - 1  # the room needed only grows with the steps
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = self.decoding.missing_blocks(progress.room(middle)) <= self.kv.available
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low
+
+    def _give(self, count: int) -> None:
+        """Promise the decoding sequences the `count` blocks that they were found to miss."""
+        if count:
+            self.blocks.promise(count)
+            self.decoding.add_blocks()
+
+    def _take(self, sequence: Sequence, budget: int, chunks: list[tuple[Sequence, int]]) -> int:
+        tokens = min(sequence.target_tokens - sequence.computed_tokens, budget)
+        if tokens > 0:
+            chunks.append((sequence, tokens))
+        return max(tokens, 0)
+
+    def _may_admit(self) -> bool:
+        if not self.waiting or self.blocks.no_room or self.running >= self._running_limit:
+            return False
+        if self.running == 0:
+            self._newest_at_start_ns = self.waiting[-1].arrival_ns
+        if self.config.batching != "static":
+            return True
+        if self.running == 0:
+            self._batch_places = min(len(self.waiting), self.config.running_limit)
+        return self._batch_places > 0 or self.waiting[0].preemptions > 0
+
+    def _admit(self) -> Sequence | None:
+        """Move the head of the queue to the prefilling ones, or return None for want of blocks."""
+        sequence = self.waiting[0]
+        cached = self.blocks.reserve_prefill(sequence, self._spared)
+        if cached is None:
+            self._batch_places = 0
+            return None
+        self.waiting.popleft()
+        self.prefilling.append(sequence)
+        sequence.prefill_start = sequence.computed_tokens = cached * self.config.block_size
+        self._count_admission(sequence)
+        return sequence
+
+    @property
+    def _spared(self) -> int:
+        """Free blocks that an admission leaves for those that run."""
+        return self._watermark if self.running else 0
+
+    def _leave_queue(self, sequence: Sequence) -> None:
+        """Drop `sequence` from the queue, and its place in a static batch that it was to join."""
+        newcomers = [one for one in self.waiting if one.preemptions == 0]
+        self._batch_places -= sequence in newcomers[: self._batch_places]
+        self.waiting.remove(sequence)
+        self.blocks.no_room = False  # whoever heads the queue now may need less
+
+    def _count_admission(self, sequence: Sequence) -> None:
+        counts = self.counts
+        counts.peak_running = max(counts.peak_running, self.running)
+        counts.late_admissions += sequence.arrival_ns > self._newest_at_start_ns
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = sequence.computed_tokens
+            counts.prompt_tokens += len(sequence.prompt_ids)
+            counts.cached_prompt_tokens += sequence.cached_tokens
+            self._batch_places -= 1
+
+    def _swap_in(self, log_position: int) -> int:
+        """Let sequences from the host's memory decode on; return the tokens copied for it.
+
+        What the prefix cache still holds of one need not be copied.
+        """
+        moved = 0
+        while self._may_admit() and (host_ids := self.waiting[0].host_ids) is not None:
+            sequence, context = self.waiting[0], len(host_ids)
+            next_step = min(context + self.config.queries, sequence.total_tokens)
+            cached = self.blocks.reserve_table(sequence, next_step, self._spared)
+            if cached is None:
+                break
+            self.waiting.popleft()
+            start = cached * self.config.block_size
+            self.kv.write(sequence.table, start, host_ids[start:])
+            sequence.host_ids = None
+            moved += context - start
+            sequence.prefill_ends_ns.append(None)
+            self.start_decoding(sequence, log_position)
+            self._count_admission(sequence)
+        return moved
+
+    def _make_room(self, log_position: int) -> int:
+        """Preempt the sequences admitted last until all others have blocks for one more step.
+
+        Returns the tokens whose KV is copied to the host for it.
+        """
+        moved = 0
+        while len(self.decoding):
+            count = self.decoding.missing_blocks(self.config.queries)
+            if count <= self.kv.available:
+                self._give(count)
+                break
+            if self.prefilling:
+                victim = self.prefilling.pop()
+            else:
+                victim = self.decoding.take_last(log_position)
+                self.blocks.settle(victim)
+                victim.work_out(self.kv)
+                if self.config.preemption == "swap":
+                    context = victim.target_tokens - 1  # the newest token has no KV yet
+                    victim.host_ids = self.kv.token_ids(victim.table, context).copy()
+                    moved += context
+            victim.preemptions += 1
+            victim.computed_tokens = 0
+            self.counts.preemptions += 1
+            self.waiting.appendleft(victim)
+            self.blocks.free(victim)
+        self.counts.swapped_tokens += moved
+        return moved

@@ -1,0 +1,7 @@
+"""The embedded engine as an OpenAI-compatible server, in real time."""
+
+from harness.adapters.embedded.server.server import serve
+
+__all__ = [
+    "serve",
+]

@@ -1,0 +1,244 @@
+"""The routes of the OpenAI-compatible server: HTTP on one side, the real-time engine on the other.
+
+An answer's events are written straight to its connection when a step ends, without waking a task
+for each: at 100 streams that is what keeps the last one from being late. What a client does not
+read waits in memory, at most one answer for each connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from aiohttp import HttpVersion11, web
+
+from harness.adapters.base import EngineError
+from harness.adapters.embedded.engine import Sequence
+from harness.adapters.embedded.server.openai_answers import DONE, Answer, event
+from harness.adapters.embedded.server.openai_requests import Ask, ServedModel, parse
+from harness.adapters.embedded.server.packed_bodies import unpacked
+from harness.adapters.embedded.server.prometheus import MetricsPage
+from harness.adapters.embedded.server.reads import Reads
+from harness.adapters.embedded.server.real_time import Listener, RealTimeEngine, Ticket
+from harness.adapters.embedded.server.request_error import RequestError
+
+_OWNER = "harness, simulated"
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_Ended = asyncio.Future[Sequence | None]  # None: the engine stopped before the answer's end
+
+
+class _Whole:
+    """Waits for the end of an answer that is sent at once."""
+
+    def __init__(self) -> None:
+        self.ended: _Ended = asyncio.get_running_loop().create_future()
+
+    def prepare(
+        self,
+        sequence: Sequence,
+        told_tokens: int,  # noqa: ARG002 - a Listener; nothing is told before the end
+    ) -> Callable[[], None]:
+        return partial(self._end, sequence) if sequence.finished_ns is not None else _say_nothing
+
+    def drop(self) -> None:
+        self._end(None)
+
+    def _end(self, sequence: Sequence | None) -> None:
+        if not self.ended.done():  # or else the client has gone
+            self.ended.set_result(sequence)
+
+
+class _Stream(_Whole):
+    """Sends the events of an answer, those of a step in one write."""
+
+    def __init__(self, answer: Answer, transport: asyncio.Transport, *, chunked: bool) -> None:
+        super().__init__()
+        self._answer = answer
+        self._transport = transport
+        self._chunked = chunked
+
+    def prepare(self, sequence: Sequence, told_tokens: int) -> Callable[[], None]:
+        opening = b"" if told_tokens else self._answer.opening_event()
+        data = self._framed(opening + self._answer.events(sequence, told_tokens))
+        return partial(self._send, data, super().prepare(sequence, told_tokens))
+
+    def drop(self) -> None:
+        self._send(self._framed(event(_stopped().body()) + DONE), super().drop)
+
+    def _framed(self, data: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+
+    def _send(self, data: bytes, then: Callable[[], None]) -> None:
+        if not self.ended.done() and not self._transport.is_closing():
+            self._transport.write(data)
+        then()
+
+
+def _say_nothing() -> None:
+    """Stand where an answer is not complete yet."""
+
+
+class Api:
+    """Who answers what. `version` names the engine, in answers too."""
+
+    def __init__(
+        self, engine: RealTimeEngine, model: ServedModel, metrics: MetricsPage, version: str
+    ) -> None:
+        self.reads = Reads(engine)  # whoever opens the connections lets it watch them
+        self._engine = engine
+        self._model = model
+        self._metrics = metrics
+        self._version = version
+
+    def application(self, most_body_bytes: int) -> web.Application:
+        """Return the application, which refuses bodies of `most_body_bytes` and more."""
+
+        @web.middleware
+        async def answering(request: web.Request, handler: _Handler) -> web.StreamResponse:
+            return await self._answer(request, handler)
+
+        application = web.Application(client_max_size=most_body_bytes, middlewares=[answering])
+        application.add_routes(
+            [
+                web.post("/v1/completions", self.completions),
+                web.post("/v1/chat/completions", self.chat),
+                web.get("/v1/models", self.models),
+                web.get("/health", self.health),
+                web.get("/version", self.version),
+                web.get("/metrics", self.metrics),
+                web.post("/reset_prefix_cache", self.reset_prefix_cache),
+            ]
+        )
+        return application
+
+    async def _answer(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Write every refusal as the API does; and let no step wait for what is no completion."""
+        try:
+            return await handler(request)
+        except RequestError as error:
+            refusal = error
+        except web.HTTPException as error:
+            refusal = _refusal(error)
+        finally:
+            self._engine.settle(request.transport)
+        return web.json_response(refusal.body(), status=refusal.status, headers=refusal.headers)
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        """Continue a prompt."""
+        return await self._complete(request, chat=False)
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        """Answer a chat."""
+        return await self._complete(request, chat=True)
+
+    async def models(self, _: web.Request) -> web.Response:
+        """Return the one model that is served."""
+        model = {
+            "id": self._model.name,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": _OWNER,
+            "root": self._model.name,
+            "parent": None,
+            "max_model_len": self._model.max_model_len,
+        }
+        return web.json_response({"object": "list", "data": [model]})
+
+    async def health(self, _: web.Request) -> web.Response:
+        """Return 200 while the engine steps."""
+        return web.Response(status=503 if self._engine.stopped else 200)
+
+    async def version(self, _: web.Request) -> web.Response:
+        """Return what this is."""
+        kind = {"version": self._version, "engine": "embedded", "kind": "simulated"}
+        return web.json_response(kind)
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        """Return the counters, for Prometheus."""
+        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return web.Response(text=self._metrics.text(), headers=headers)
+
+    async def reset_prefix_cache(self, _: web.Request) -> web.Response:
+        """Make the prefix cache cold, which does not succeed while requests are in flight."""
+        try:
+            self._engine.reset()
+        except EngineError:
+            return web.json_response({"success": False})
+        return web.json_response({"success": True})
+
+    async def _complete(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
+        body = await self._body(request)
+        arrived_ns = self.reads.last_ns(request.transport)  # parsing is none of the engine's time
+        ask = parse(body, self._model, chat=chat)
+        answer = Answer(ask, self._model.name, f"{self._version}-simulated")
+        if ask.stream:
+            return await self._stream(request, ask, answer, arrived_ns)
+        whole = _Whole()
+        await self._play(self._ticket(request, ask, whole, arrived_ns), whole.ended)
+        sequence = whole.ended.result()
+        if sequence is None:
+            raise _stopped()
+        return web.Response(body=answer.body(sequence), content_type="application/json")
+
+    async def _body(self, request: web.Request) -> bytes:
+        """Return what was sent, unpacked. Raises `RequestError` where that is too large or odd."""
+        most_bytes = request.client_max_size
+        if (request.content_length or 0) > most_bytes:
+            raise RequestError(f"the body is larger than {most_bytes} bytes", status=413)
+        coding = request.headers.get("Content-Encoding", "")
+        return unpacked(await request.read(), coding, most_bytes)
+
+    async def _stream(
+        self, request: web.Request, ask: Ask, answer: Answer, arrived_ns: int
+    ) -> web.StreamResponse:
+        if self._engine.stopped:
+            raise _stopped()
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        await response.write(b"")  # the headers; from here on the events go to the transport
+        if request.transport is None:
+            raise ConnectionResetError("the client has gone")
+        stream = _Stream(answer, request.transport, chunked=request.version >= HttpVersion11)
+        await self._play(self._ticket(request, ask, stream, arrived_ns), stream.ended)
+        return response
+
+    def _ticket(
+        self, request: web.Request, ask: Ask, listener: Listener, arrived_ns: int
+    ) -> Ticket:
+        return Ticket(
+            prompt_ids=ask.prompt_ids,
+            output_tokens=ask.output_tokens,
+            listener=listener,
+            arrived_ns=arrived_ns,
+            connection=request.transport,
+        )
+
+    async def _play(self, ticket: Ticket, ended: _Ended) -> None:
+        """Return when the answer has ended; a client that goes away cancels this task."""
+        try:
+            self._engine.submit(ticket)
+        except EngineError as error:
+            raise _stopped() from error
+        try:
+            await ended
+        finally:
+            self._engine.cancel(ticket)
+
+
+def _refusal(error: web.HTTPException) -> RequestError:
+    """Return what the API says of a route or method that it has not, or of too large a body."""
+    unknown = error.status == web.HTTPNotFound.status_code
+    kind = "NotFoundError" if unknown else "BadRequestError"
+    allowed = error.headers.get("Allow")
+    return RequestError(
+        error.reason,
+        kind=kind,
+        status=error.status,
+        headers=None if allowed is None else {"Allow": allowed},
+    )
+
+
+def _stopped() -> RequestError:
+    return RequestError("the engine has stopped", kind="ServiceUnavailableError", status=503)

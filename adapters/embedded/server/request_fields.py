@@ -1,0 +1,89 @@
+"""Fields of a request beside prompt and length: of the right type, and nothing that is not done.
+
+What a server takes and ignores looks like what it does: every such field is refused by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from harness.adapters.embedded.server.request_error import RequestError
+
+_ENDS = "an answer ends at its length only"
+_NO_LANGUAGE = "its tokens are no language"
+_NO_CHOICE = "there is no choice between tokens"
+
+
+def _number(low: float, high: float) -> Callable[[Any], bool]:
+    return lambda value: type(value) in (int, float) and low <= value <= high
+
+
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int
+
+
+# What is taken, since it changes nothing here: name → test of a value, and what it must be.
+_TYPES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "stream": (_flag, "true or false"),
+    "ignore_eos": (_flag, "true or false"),
+    "return_token_ids": (_flag, "true or false"),
+    "seed": (_whole, "a whole number"),
+    "temperature": (_number(0, float("inf")), "a number of at least 0"),
+    "top_p": (_number(0, 1), "a number from 0 to 1"),
+    "presence_penalty": (_number(-2, 2), "a number from -2 to 2"),
+    "frequency_penalty": (_number(-2, 2), "a number from -2 to 2"),
+}
+# What would have to change the answer, and does not: name → why.
+_NOT_DONE = {
+    "stop": _ENDS,
+    "stop_token_ids": _ENDS,
+    "logprobs": _NO_CHOICE,
+    "top_logprobs": _NO_CHOICE,
+    "prompt_logprobs": _NO_CHOICE,
+    "logit_bias": _NO_CHOICE,
+    "use_beam_search": _NO_CHOICE,
+    "best_of": "it gives one answer a request",
+    "echo": "an answer holds no prompt",
+    "suffix": _NO_LANGUAGE,
+    "tools": _NO_LANGUAGE,
+    "functions": _NO_LANGUAGE,
+    "response_format": _NO_LANGUAGE,
+    "structured_outputs": _NO_LANGUAGE,
+    "guided_json": _NO_LANGUAGE,
+    "guided_regex": _NO_LANGUAGE,
+    "guided_choice": _NO_LANGUAGE,
+    "guided_grammar": _NO_LANGUAGE,
+    "cache_salt": "its prefix cache is one for all",
+}
+# Values that ask for nothing, beside absent, null, false, and what is empty.
+_NOTHING: Mapping[str, Any] = {"best_of": 1, "response_format": {"type": "text"}}
+_ZERO_COUNTS = ("logprobs", "prompt_logprobs")  # 0 of these asks for those of the token itself
+
+
+def check_fields(fields: Mapping[str, Any]) -> None:
+    """Raise `RequestError` for the first field of a wrong type, or that cannot be honoured."""
+    for name, (is_good, wanted) in _TYPES.items():
+        value = fields.get(name)
+        if value is not None and not is_good(value):
+            raise RequestError(f"{name} must be {wanted}, got {shown(value)}", param=name)
+    for name, why in _NOT_DONE.items():
+        if _asks(name, fields.get(name)):
+            message = f"the embedded engine cannot honour `{name}`: {why}"
+            raise RequestError(message, param=name)
+
+
+def _asks(name: str, value: Any) -> bool:
+    if value == _NOTHING.get(name) and not isinstance(value, bool):
+        return False
+    return bool(value) or (value == 0 and value is not False and name in _ZERO_COUNTS)
+
+
+def shown(value: Any) -> str:
+    """Return a value of a request for an error message, cut to a readable length."""
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -1,0 +1,159 @@
+"""The embedded engine as an OpenAI-compatible HTTP server, in real time. Always simulated."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from harness.adapters.base import EngineError, EngineSettings
+from harness.adapters.embedded.adapter import VERSION, EmbeddedEndpoint, step_time
+from harness.adapters.embedded.server.fine_loop import fine_loop
+from harness.adapters.embedded.server.http_api import Api
+from harness.adapters.embedded.server.openai_requests import ServedModel
+from harness.adapters.embedded.server.prometheus import MetricsPage, cache_info
+from harness.adapters.embedded.server.reads import Reads
+from harness.adapters.embedded.server.real_time import RealTimeEngine
+from harness.adapters.embedded.step_time import find_model
+
+_MOST_BODY_BYTES = 256 * 1024 * 1024
+_BACKLOG = 4096  # connections that may knock at once
+_STOP_S = 2.0  # what clients get to take the end of their streams
+# Who was just answered may ask again for this long and still join the step that has begun: a fast
+# client and two sockets take 0.5 ms.
+_TURNAROUND_NS = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server that takes requests, and the engine behind it."""
+
+    url: str  # scheme, host and port
+    engine: RealTimeEngine
+    stepping: asyncio.Task[None]  # ends only by a bug, before the server is stopped
+
+
+def serve(settings: EngineSettings, host: str, port: int, *, ready: Callable[[str], None]) -> None:
+    """Serve `settings` until SIGINT or SIGTERM; streams that are open then end with an error.
+
+    `ready` gets one line for people when requests are taken; port 0 takes a free one. Call it in
+    the main thread. Raises `EngineError` for settings that do not fit and a port that is taken.
+    """
+    with asyncio.Runner(loop_factory=fine_loop) as runner:
+        runner.run(_serve_until_told(settings, host, port, ready))
+
+
+async def _serve_until_told(
+    settings: EngineSettings, host: str, port: int, ready: Callable[[str], None]
+) -> None:
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told.set)
+    async with running_server(settings, host, port) as server:
+        gc.collect()
+        gc.freeze()  # what is there by now stays: a collection must not walk it between steps
+        ready(f"embedded engine (simulated) serves {settings.model} at {server.url}")
+        stop = asyncio.ensure_future(told.wait())
+        await asyncio.wait([stop, server.stepping], return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+
+
+@asynccontextmanager
+async def running_server(
+    settings: EngineSettings, host: str = "127.0.0.1", port: int = 0
+) -> AsyncIterator[RunningServer]:
+    """Serve `settings` inside the context, in the running loop: best one of `fine_loop`.
+
+    Raises `EngineError` as `serve` does.
+    """
+    endpoint = EmbeddedEndpoint(settings)
+    half_step_ns = int(step_time(settings).decode_line(1)[0] * 1e9) // 2  # of the shortest
+    engine = RealTimeEngine(
+        endpoint.core,
+        turnaround_ns=min(_TURNAROUND_NS, half_step_ns),
+        patience_ns=half_step_ns,
+    )
+    api = _api(engine, endpoint, settings)
+    runner = web.AppRunner(
+        api.application(_MOST_BODY_BYTES),
+        handler_cancellation=True,
+        access_log=None,
+        auto_decompress=False,  # what is packed badly is refused as any other request
+        logger=_logger(),
+        shutdown_timeout=_STOP_S,
+    )
+    await runner.setup()
+    try:
+        listening = await _listen(runner, api.reads, host, port)
+        stepping = asyncio.create_task(engine.run(), name="engine steps")
+        try:
+            yield RunningServer(_url(listening), engine, stepping)
+        finally:
+            listening.close()
+            stepping.cancel()
+            with suppress(asyncio.CancelledError):
+                await stepping
+    finally:
+        await runner.cleanup()
+
+
+def _logger() -> logging.Logger:
+    """Return where faults of this server are told; bytes that are no HTTP are the client's."""
+    logger = logging.getLogger(__name__)
+    logger.addFilter(_is_ours)
+    return logger
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError | web.RequestPayloadError)
+
+
+def _api(engine: RealTimeEngine, endpoint: EmbeddedEndpoint, settings: EngineSettings) -> Api:
+    effective = endpoint.effective()
+    info = cache_info(
+        engine.core.config,
+        kv_cache_dtype=effective["kv_cache_dtype"],
+        memory_utilization=settings.memory_utilization,
+        prefix_caching=effective["prefix_caching"] == "on",
+    )
+    model = ServedModel(
+        name=settings.model,
+        max_model_len=settings.max_model_len,
+        vocabulary=find_model(settings.model).vocabulary,
+    )
+    return Api(engine, model, MetricsPage(engine, settings.model, info), VERSION)
+
+
+async def _listen(runner: web.AppRunner, reads: Reads, host: str, port: int) -> asyncio.Server:
+    handlers = runner.server
+    if handlers is None:
+        raise RuntimeError("the runner is not set up")
+    loop = asyncio.get_running_loop()
+    try:
+        return await loop.create_server(lambda: reads.watch(handlers), host, port, backlog=_BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise _refusal(error, host, port) from error
+
+
+def _refusal(error: OSError | OverflowError, host: str, port: int) -> EngineError:
+    taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+    reason = "the port is taken" if taken else str(error)
+    refusal = EngineError(f"cannot listen on {host} port {port}: {reason}")
+    if taken:
+        refusal.add_note("name another one with --port, or 0 for any that is free")
+    return refusal
+
+
+def _url(listening: asyncio.Server) -> str:
+    host, port = listening.sockets[0].getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,53 @@
+"""How long one step takes: models and GPUs as numbers, and the roofline over them."""
+
+from harness.adapters.embedded.step_time.accuracy import accuracy_of, known_step_errors
+from harness.adapters.embedded.step_time.calibration import ASSUMPTIONS
+from harness.adapters.embedded.step_time.deployment import Deployment, check_context
+from harness.adapters.embedded.step_time.fitted import (
+    SCHEDULED,
+    FittedStepTime,
+    StepCosts,
+    StepProfile,
+    profile_from,
+)
+from harness.adapters.embedded.step_time.forward import ForwardPass
+from harness.adapters.embedded.step_time.hardware import all_gpus, find_gpu
+from harness.adapters.embedded.step_time.memory import (
+    KvRoom,
+    MemoryLimits,
+    kv_bytes_per_token,
+    kv_room,
+    unjudged_room,
+    usable_bytes,
+    weight_bytes,
+)
+from harness.adapters.embedded.step_time.models import find_model
+from harness.adapters.embedded.step_time.profile_file import profile_text, read_profile
+from harness.adapters.embedded.step_time.roofline import StepTime
+
+__all__ = [
+    "ASSUMPTIONS",
+    "SCHEDULED",
+    "Deployment",
+    "FittedStepTime",
+    "ForwardPass",
+    "KvRoom",
+    "MemoryLimits",
+    "StepCosts",
+    "StepProfile",
+    "StepTime",
+    "accuracy_of",
+    "all_gpus",
+    "check_context",
+    "find_gpu",
+    "find_model",
+    "known_step_errors",
+    "kv_bytes_per_token",
+    "kv_room",
+    "profile_from",
+    "profile_text",
+    "read_profile",
+    "unjudged_room",
+    "usable_bytes",
+    "weight_bytes",
+]

@@ -1,0 +1,7 @@
+"""SGLang."""
+
+from harness.adapters.sglang.adapter import SglangAdapter
+
+__all__ = [
+    "SglangAdapter",
+]

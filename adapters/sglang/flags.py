@@ -1,0 +1,131 @@
+"""Engine-neutral settings → SGLang's command line. Pure; `tests/` holds it against its parser.
+
+What has a flag is said outright, also where SGLang's default is the same. Its switches have no
+opposite: what is on by default is only ever said to be off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from harness.adapters.base import EngineSettings, ToggleValue
+from harness.adapters.sglang.versions import Dialect
+
+KV_DTYPES = {"auto": "auto", "fp8": "fp8_e4m3"}  # the one that vLLM's fp8 is
+QUANTIZATION = {"none": None, "fp8": "fp8"}
+METHODS = {"ngram": "NGRAM", "draft": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3"}
+VERIFIED_WITH = 1  # the token that a draft follows is one of SGLang's "draft tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What the toggles depend on beside each other."""
+
+    dialect: Dialect
+    cpu: bool = False
+    # Whether drafts can be verified on a CPU: SGLang has that with Intel AMX only. Whoever starts
+    # it with words of their own may have brought attention that can.
+    verifies_on_cpu: bool = False
+
+
+def serve_words(settings: EngineSettings, port: int | str, place: Place) -> list[str]:
+    """Return the words after the program, with the author's own last."""
+    flags = {
+        "model-path": settings.model,
+        **_limits(settings),
+        **_toggles(settings, place),
+        **_ours(port, place),
+    }
+    words = [word for name, value in flags.items() for word in _words(name, value)]
+    return [*words, *settings.extra_args]
+
+
+def kind(settings: EngineSettings, toggle: str) -> str:
+    """Return the kind of a toggle's value."""
+    return settings.toggles[toggle].kind
+
+
+def running_limit(settings: EngineSettings) -> int:
+    """Return the sequences that run at once at most."""
+    return 1 if kind(settings, "batching") == "none" else settings.max_num_seqs
+
+
+def _limits(settings: EngineSettings) -> dict[str, Any]:
+    chunks, most = kind(settings, "chunked_prefill") == "on", settings.max_batched_tokens
+    return {
+        "dtype": settings.dtype,
+        "context-length": settings.max_model_len,
+        "max-running-requests": running_limit(settings),
+        "chunked-prefill-size": most if chunks else -1,
+        # Without chunks a prompt is one piece, and this only limits what comes along with it.
+        "max-prefill-tokens": None if chunks else max(most, settings.max_model_len),
+        "mem-fraction-static": settings.memory_utilization,
+        "trust-remote-code": settings.trust_remote_code,
+    }
+
+
+def _toggles(settings: EngineSettings, place: Place) -> dict[str, Any]:
+    return {
+        "tp-size": kind(settings, "tensor_parallel"),
+        "page-size": _unless(kind(settings, "block_size"), "auto"),
+        "disable-radix-cache": kind(settings, "prefix_caching") == "off",
+        "disable-overlap-schedule": kind(settings, "overlap_scheduling") == "off",
+        "kv-cache-dtype": KV_DTYPES[kind(settings, "kv_cache_dtype")],
+        "quantization": QUANTIZATION[kind(settings, "quantization")],
+        "attention-backend": _unless(kind(settings, "attention_backend").lower(), "auto"),
+        **_cuda_graphs(settings, place.dialect),
+        **_speculative_flags(settings.toggles["speculative"]),
+    }
+
+
+def _cuda_graphs(settings: EngineSettings, dialect: Dialect) -> dict[str, Any]:
+    """Return the flags that turn graphs off; where they are on, those of every batch there is."""
+    if kind(settings, "cuda_graphs") == "on":
+        return {dialect.graph_batch: running_limit(settings)}
+    named = (flag.partition("=") for flag in dialect.graphs_off)
+    return {name: value or True for name, _, value in named}
+
+
+def _speculative_flags(value: ToggleValue) -> dict[str, Any]:
+    """Return SGLang's words for a chain of drafts; without a length all are SGLang's to choose."""
+    if value.kind == "off":
+        return {}
+    options = dict(value.options)
+    flags: dict[str, Any] = {
+        "speculative-algorithm": METHODS[value.kind],
+        "speculative-draft-model-path": options.get("draft"),
+    }
+    if "tokens" in options:
+        flags["speculative-num-draft-tokens"] = int(options["tokens"]) + VERIFIED_WITH
+        if value.kind != "ngram":
+            flags |= {"speculative-num-steps": options["tokens"], "speculative-eagle-topk": 1}
+    return flags
+
+
+def _ours(port: int | str, place: Place) -> dict[str, Any]:
+    return {
+        "device": "cpu" if place.cpu else None,
+        # no sampling defaults of the model's own
+        "sampling-defaults": "openai" if place.dialect.sampling_defaults else None,
+        "enable-metrics": True,
+        "enable-cache-report": True,  # cached tokens of each request, in its usage
+        "stream-interval": 1,
+        "log-level-http": "warning",  # no line a request in the log
+        "host": "127.0.0.1",
+        "port": port,
+    }
+
+
+def _words(name: str, value: Any) -> Iterator[str]:
+    """Yield a flag as SGLang reads it: --flag, or --flag VALUE."""
+    if value is None or value is False:
+        return
+    yield f"--{name}"
+    if value is not True:
+        yield str(value)
+
+
+def _unless(value: str, nothing: str) -> str | None:
+    return None if value == nothing else value

@@ -1,0 +1,7 @@
+"""vLLM."""
+
+from harness.adapters.vllm.adapter import VllmAdapter
+
+__all__ = [
+    "VllmAdapter",
+]

@@ -1,0 +1,19 @@
+"""The HTTP client: connections, their pool, and what each request saw on the socket."""
+
+from harness.client.http.aiohttp_client import AiohttpClient
+from harness.client.http.client import HttpClient
+from harness.client.http.descriptors import allow_open_files
+from harness.client.http.live_history import continued, playable, takes_live, with_answers
+from harness.client.http.request_body import RequestOptions, endpoint
+
+__all__ = [
+    "AiohttpClient",
+    "HttpClient",
+    "RequestOptions",
+    "allow_open_files",
+    "continued",
+    "endpoint",
+    "playable",
+    "takes_live",
+    "with_answers",
+]

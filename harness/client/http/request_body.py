@@ -1,0 +1,108 @@
+"""The bytes of a request, whole before the clock starts but for the later turns of live chats."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from harness.adapters import Target
+from harness.client.base import Request
+from harness.client.http.live_history import prompt_ids, told_ids
+from harness.workloads.prompts import prompt_text
+
+_HEADERS = {
+    "Content-Type": "application/json",
+    "Accept": "*/*",
+    "Accept-Encoding": "identity",  # a packed stream would be read in lumps
+    "User-Agent": "llm-serving-harness",
+}
+PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOptions:
+    """How every request of a run is asked, beyond its own prompt and length."""
+
+    seed: int = 0
+    cache_salt: str | None = None  # sent where the target takes one: no other run's cache answers
+    timeout_s: float | None = None  # for a whole request, connecting included; None: no limit
+
+    def __post_init__(self) -> None:
+        """Refuse a limit that no request could keep."""
+        if self.timeout_s is not None and not self.timeout_s > 0:
+            raise ValueError(f"timeout_s must be above 0, got {self.timeout_s}")
+
+
+def endpoint(target: Target) -> SplitResult:
+    """Return the URL that requests go to, in its parts.
+
+    Raises `ValueError` for a URL without http(s) or host, and for an API that is not known.
+    """
+    if target.api not in PATHS:
+        raise ValueError(f"api must be one of {', '.join(PATHS)}, got {target.api!r}")
+    parts = urlsplit(target.url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"a URL such as http://127.0.0.1:8000 is needed, got {target.url!r}")
+    return parts._replace(path=parts.path.rstrip("/") + PATHS[target.api], query="", fragment="")
+
+
+def body_bytes(target: Target, asking: RequestOptions, request: Request) -> bytes:
+    """Return the JSON body of `request`; of what a server may not take, only what `target` lists.
+
+    A chat is one user message: a recorded history stands inside it as text, so that all arms send
+    the same bytes, whatever was answered.
+    """
+    body: dict[str, Any] = {"model": target.model, **_prompt(target, request)}
+    body |= {"max_tokens": request.output_tokens, "temperature": 0, "stream": True}
+    if "seed" in target.fields:
+        body["seed"] = asking.seed
+    if "ignore_eos" in target.fields:
+        body["ignore_eos"] = True
+    options = {
+        name: True for name in ("include_usage", "continuous_usage_stats") if name in target.fields
+    }
+    if options:
+        body["stream_options"] = options
+    if "cache_salt" in target.fields and asking.cache_salt is not None:
+        body["cache_salt"] = asking.cache_salt
+    if request.live:
+        body |= told_ids(target)
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def _prompt(target: Target, request: Request) -> dict[str, Any]:
+    if target.api == "chat":
+        return {"messages": [{"role": "user", "content": prompt_text(request.prompt)}]}
+    if target.vocabulary is None:
+        return {"prompt": prompt_text(request.prompt)}
+    return {"prompt": prompt_ids(request, target.vocabulary).tolist()}
+
+
+def request_headers(target: Target) -> dict[str, str]:
+    """Return the headers of every request; those of `target` stand in place of the same own ones.
+
+    Raises `ValueError` for a header that would break out of its line.
+    """
+    given = {name.lower() for name in target.headers}
+    own = {name: text for name, text in _HEADERS.items() if name.lower() not in given}
+    headers = {**own, **target.headers}
+    if any(sign in part for header in headers.items() for part in header for sign in "\r\n"):
+        raise ValueError("a header holds a line break")
+    return headers
+
+
+def head_bytes(target: Target, length: int) -> bytes:
+    """Return the head of an HTTP/1.1 request whose body has `length` bytes, blank line included.
+
+    Raises `ValueError` as `endpoint` and `request_headers` do.
+    """
+    parts = endpoint(target)
+    headers = {
+        "Host": parts.netloc.rpartition("@")[2],
+        **request_headers(target),
+        "Content-Length": str(length),
+    }
+    lines = [f"POST {parts.path} HTTP/1.1", *(f"{name}: {text}" for name, text in headers.items())]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")

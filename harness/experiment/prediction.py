@@ -1,0 +1,102 @@
+"""The run of a real engine once more, on the embedded engine: what was to be expected of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from harness.adapters import EngineError, EngineSettings
+from harness.adapters.embedded import (
+    Told,
+    as_scheduled,
+    predicted_endpoint,
+    prediction_basis,
+    roof_sides_s,
+)
+from harness.experiment.measurement import Measurement, Outcome, words
+from harness.experiment.request_sets import RequestSets
+from harness.plan import PlannedRun
+from harness.results.store import RequestRecord
+from harness.sweep_file import SweepSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What was to be expected of a run; no records where nothing can be said, with the reason."""
+
+    records: Sequence[RequestRecord] | None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def predict(
+    run: PlannedRun, spec: SweepSpec, request_sets: RequestSets, measured: Outcome
+) -> Prediction:
+    """Return the run as the embedded engine would have done it, on virtual time.
+
+    By the profile that the sweep names for the engine, else by the roofline of its GPUs. What the
+    server told of its cache and its drafts is taken from `measured`; beside it stands the roof.
+    """
+    settings = as_scheduled(run.arm.settings)
+    told = _told(measured.facts.get("facts") or {}, measured.facts.get("counters") or {})
+    try:
+        endpoint = predicted_endpoint(settings, told)
+        as_planned = replace(run, arm=replace(run.arm, settings=settings))
+        outcome = Measurement(as_planned, spec, request_sets, endpoint).take(lambda _: None)
+        basis = prediction_basis(settings)
+        return Prediction(
+            records=outcome.records, facts={**basis, "roof": _roof(settings, measured.records)}
+        )
+    except EngineError as error:
+        return Prediction(records=None, facts={"absent": words(error)})
+    except Exception as error:  # noqa: BLE001  a prediction never costs a measurement
+        reason = f"a bug of the harness, please report it: {type(error).__name__}: {error}"
+        return Prediction(records=None, facts={"absent": reason})
+
+
+def _told(facts: Mapping[str, Any], counters: Mapping[str, Any]) -> Told:
+    """Return what a real engine told of its cache and of its drafts, as a manifest holds it."""
+    steps, accepted = counters.get("verify_steps"), counters.get("accepted_tokens")
+    return Told(
+        kv_tokens=facts.get("kv_tokens"),
+        block_tokens=facts.get("block_size"),
+        tokens_per_step=1 + accepted / steps if steps and accepted is not None else None,
+    )
+
+
+def _roof(settings: EngineSettings, records: Sequence[RequestRecord]) -> dict[str, Any] | None:
+    """Return the least times that physics allows for what was measured; None: no roof is known.
+
+    `decode_step_s` of the mean number of answers in flight at the mean context, `prefill_s` of the
+    mean prompt, what was cached of it left out.
+    """
+    answered = [one for one in records if one.error_kind is None and len(one.token_events)]
+    counted = [one for one in answered if one.prompt_tokens and one.output_tokens]
+    if not counted:
+        return None
+    spans = [(int(one.token_events[0, 0]), int(one.token_events[-1, 0])) for one in counted]
+    whole_ns = max(end for _, end in spans) - min(start for start, _ in spans)
+    running = sum(end - start for start, end in spans) / whole_ns if whole_ns else 1.0
+    prompt = sum(one.prompt_tokens or 0 for one in counted) / len(counted)
+    output = sum(one.output_tokens or 0 for one in counted) / len(counted)
+    cached = sum(one.cached_prompt_tokens or 0 for one in counted) / len(counted)
+    new, earlier = max(1, round(prompt - cached)), round(cached)
+    running, context = max(1.0, running), prompt + output / 2
+    try:
+        decode, prefill = roof_sides_s(settings, running, running * context, (new, earlier))
+    except EngineError:
+        return None
+    return {
+        "decode_step_s": max(decode),
+        "decode_bound": _bound(decode),
+        "prefill_s": max(prefill),
+        "prefill_bound": _bound(prefill),
+        "running": running,
+        "context_tokens": context,
+        "new_prompt_tokens": new,
+    }
+
+
+def _bound(sides: tuple[float, float]) -> str:
+    """Return which side of the roof binds, of (bytes, arithmetic)."""
+    return "memory" if sides[0] >= sides[1] else "compute"

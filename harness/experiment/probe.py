@@ -1,0 +1,116 @@
+"""One small request beside a load: which optional fields a server takes, so that no other is sent.
+
+Servers differ in what they refuse, and one that refuses a field refuses every request of a load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from harness.adapters import Target
+from harness.client import RequestOptions
+from harness.load import ClosedLoop, play_http
+from harness.results.store import RequestRecord
+from harness.results.warnings import one_line
+from harness.workloads import Conversation, Segment, Turn, text_names
+
+_PROMPT_TOKENS = 8
+_LONGEST_S = 30.0  # for the probe; a server that is slower is loaded as if it took all
+_REFUSALS = ("http_400", "http_422")
+_USAGE = "include_usage"
+# Each field with what follows from leaving it out, the least missed first.
+_FIELDS = {
+    "continuous_usage_stats": "events of several tokens are not told apart, itl_ms may be absent",
+    "ignore_eos": "answers may be shorter than asked",
+    "seed": "answers may differ from run to run",
+    _USAGE: "tokens are counted by events",
+}
+_TEXT = "prompts go out as text, so that their tokens are the server's to count"
+
+Try = Callable[[Target], RequestRecord]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """How a server is to be asked, and what a reader must know of it."""
+
+    target: Target
+    notes: tuple[str, ...] = ()
+
+
+def probe(target: Target, asking: RequestOptions) -> Probed:
+    """Return `target` without what the server refuses; as it is where the server tells no more.
+
+    Sends one request for one token, and a few more where that one is refused.
+    """
+    limit_s = min(asking.timeout_s or _LONGEST_S, _LONGEST_S)
+    asking = replace(asking, timeout_s=limit_s)
+    text = Segment(text_names(asking.seed, "probe", [0])[0], _PROMPT_TOKENS)
+    asked = Conversation(conversation_id="probe", turns=(Turn(prompt=(text,), output_tokens=1),))
+
+    def ask(as_target: Target) -> RequestRecord:
+        once = ClosedLoop(concurrency=1)
+        (record,) = play_http(as_target, once, (asked,), lambda _: None, asking).records
+        return record
+
+    return settled(target, ask)
+
+
+def settled(target: Target, ask: Try) -> Probed:
+    """Return what `ask` says that the server takes.
+
+    What the refusal names is left out first, then each field by itself; where that is not enough,
+    all are left out, at last the token ids too, and added again one by one.
+    """
+    first = ask(target)
+    if not refused(first):
+        return Probed(target=target)
+    words = first.error or ""
+    for name in sorted(_optional(target), key=lambda name: name not in words):
+        less = _without(target, name)
+        if not refused(ask(less)):
+            return Probed(target=less, notes=(_note(name, words),))
+    for barest in _barest(target):
+        if not refused(ask(barest)):
+            return _refilled(target, barest, ask, words)
+    return Probed(target=target)  # it is none of the fields; the load tells what it is
+
+
+def _refilled(target: Target, barest: Target, ask: Try, words: str) -> Probed:
+    kept = barest
+    for name in reversed(_optional(target)):
+        more = replace(kept, fields=kept.fields | {name})
+        if not refused(ask(more)):
+            kept = more
+    notes = [_note(name, words) for name in _optional(target) if name not in kept.fields]
+    if kept.vocabulary is None and target.vocabulary is not None:
+        notes.append(f"the server refuses prompts of token ids ({one_line(words)}): {_TEXT}")
+    return Probed(target=kept, notes=tuple(notes))
+
+
+def _barest(target: Target) -> Iterator[Target]:
+    bare = replace(target, fields=frozenset())
+    yield bare
+    if target.vocabulary is not None:
+        yield replace(bare, vocabulary=None)
+
+
+def _optional(target: Target) -> list[str]:
+    return [name for name in _FIELDS if name in target.fields]
+
+
+def _without(target: Target, name: str) -> Target:
+    """Return `target` without a field; running usage is none without the usage."""
+    gone = {name, "continuous_usage_stats"} if name == _USAGE else {name}
+    return replace(target, fields=target.fields - gone)
+
+
+def refused(record: RequestRecord) -> bool:
+    """Return whether a server said that it does not take what it was asked."""
+    return record.error_kind in _REFUSALS
+
+
+def _note(name: str, words: str) -> str:
+    field = f"stream_options.{name}" if "usage" in name else name
+    return f"the server refuses {field} ({one_line(words)}), so it is not sent: {_FIELDS[name]}"

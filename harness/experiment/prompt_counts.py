@@ -1,0 +1,53 @@
+"""What a server counted of the prompts, beside what was sent: facts for the manifest of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.adapters import Target
+from harness.results.store import RequestRecord
+from harness.workloads import Conversation
+
+# Of prompts as text a word is about a token; a template and a system prompt of its own come on top.
+_TEXT_FEWEST, _TEXT_MOST, _TEMPLATE_TOKENS = 0.5, 2.0, 256
+
+
+def prompt_counts(
+    records: Sequence[RequestRecord], conversations: Sequence[Conversation], target: Target
+) -> dict[str, Any]:
+    """Return how prompts went out, their tokens as sent and as counted, and how many differ.
+
+    Of the answered requests whose prompt tokens are known; those of the others are `untold`. Ids
+    leave nothing to count differently; text does, and only a count that no template explains
+    differs. Later turns of a live chat, which hold the server's own answers, are left out.
+    """
+    sent = {
+        (one.conversation_id, number): turn.prompt_tokens
+        for one in conversations
+        for number, turn in enumerate(one.turns)
+        if number == 0 or not one.live
+    }
+    answered = [
+        one for one in records if one.error_kind is None and (one.conversation, one.turn) in sent
+    ]
+    pairs = [
+        (sent[one.conversation, one.turn], one.prompt_tokens)
+        for one in answered
+        if one.prompt_tokens is not None
+    ]
+    as_ids = target.api != "chat" and target.vocabulary is not None
+    return {
+        "form": "ids" if as_ids else target.api,
+        "requests": len(pairs),
+        "sent_tokens": sum(tokens for tokens, _ in pairs),
+        "counted_tokens": sum(tokens for _, tokens in pairs),
+        "untold": len(answered) - len(pairs),
+        "differing": sum(not _agree(*pair, as_ids=as_ids) for pair in pairs),
+    }
+
+
+def _agree(sent: int, counted: int, *, as_ids: bool) -> bool:
+    if as_ids:
+        return sent == counted
+    return _TEXT_FEWEST * sent <= counted <= _TEXT_MOST * sent + _TEMPLATE_TOKENS

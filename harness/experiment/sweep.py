@@ -1,0 +1,199 @@
+"""Doing what was planned: start, ask, prove, store, run by run. Nothing is decided here."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness import __version__
+from harness.adapters import Endpoint, EngineAdapter, EngineError
+from harness.client import RequestOptions
+from harness.environment import git_commit, host_facts
+from harness.experiment.measurement import Measurement, Outcome, words
+from harness.experiment.prediction import predict
+from harness.experiment.probe import probe
+from harness.experiment.request_sets import RequestSets
+from harness.plan import Plan, PlannedArm, PlannedRun
+from harness.plan.printed import plan_document
+from harness.results.store import create_sweep, write_run, write_sweep
+from harness.timing import only_new_garbage
+
+EMBEDDED = "embedded"  # which is a prediction itself
+_FAILED_STARTS = 2  # different arms of an engine, after which the others are not tried
+
+
+class SweepProgress(Protocol):
+    """Who wants to know how far the sweep is."""
+
+    def starting(self, arm: PlannedArm) -> None:
+        """Note that an engine is being started, which may take minutes."""
+        ...
+
+    def started(self, run: PlannedRun, requests: int) -> None:
+        """Note that `run` begins, with so many requests."""
+        ...
+
+    def answered(self, requests: int) -> None:
+        """Note that so many more requests of the present run have ended."""
+        ...
+
+    def ended(self, run: PlannedRun, status: str) -> None:
+        """Note that `run` is stored, and how it came out."""
+        ...
+
+
+class Sweep:
+    """One sweep on its way through its plan."""
+
+    def __init__(self, plan: Plan, adapters: Mapping[str, EngineAdapter], directory: Path) -> None:
+        self._plan = plan
+        self._adapters = adapters
+        self._directory = directory
+        self._request_sets = RequestSets()
+        # Engine label → arm → why it did not start; None once one has started.
+        self._starts: dict[str, dict[str, str] | None] = {}
+        self._about = {
+            "host": host_facts(),
+            "harness_version": __version__,
+            "git_commit": git_commit(),
+        }
+
+    def run(self, progress: SweepProgress) -> bool:
+        """Run all that is planned and store it; return whether every run came out ok.
+
+        Each run is stored when it ends: an interrupt loses the one that it interrupts. Raises
+        `StoreError` when the folder exists or cannot be written.
+        """
+        create_sweep(self._directory)
+        write_sweep(self._directory, self._document())
+        with only_new_garbage():
+            statuses = [
+                status
+                for _, group in groupby(self._plan.planned, key=lambda run: run.group)
+                for status in self._stored(list(group), progress)
+            ]
+        return all(status == "ok" for status in statuses)
+
+    def _stored(self, runs: list[PlannedRun], progress: SweepProgress) -> Iterator[str]:
+        """Do the runs of one server start, store each, and yield how it came out."""
+        for run, outcome in self._run_group(runs, progress):
+            self._store(run, outcome)
+            progress.ended(run, outcome.status)
+            yield outcome.status
+
+    def _store(self, run: PlannedRun, outcome: Outcome) -> None:
+        """Store a run, and beside a real engine's what was to be expected of it."""
+        manifest, predicted = self._manifest(run, outcome), None
+        if outcome.records and run.arm.engine != EMBEDDED:
+            prediction = predict(run, self._plan.spec, self._request_sets, outcome)
+            manifest["prediction"] = dict(prediction.facts)
+            predicted = prediction.records
+        write_run(self._directory, run.key, manifest, outcome.records, predicted)
+
+    def _run_group(
+        self, runs: list[PlannedRun], progress: SweepProgress
+    ) -> Iterator[tuple[PlannedRun, Outcome]]:
+        """Yield the runs of one server start with what came of them.
+
+        An engine that dies in a run ends that run; the others get a new start. A bug ends what it
+        is in, told with it, and not the sweep.
+        """
+        left, arm = list(runs), runs[0].arm
+        while left:
+            asked, facts = False, {}
+            try:
+                self._check_starts(arm)
+                with self._started(arm, left[0].block, progress) as endpoint:
+                    self._starts[arm.label] = None
+                    refused = self._probed(endpoint)
+                    while left and not asked:
+                        run, asked = left[0], True
+                        progress.started(run, self._request_sets.of(run).requests)
+                        measurement = Measurement(
+                            run, self._plan.spec, self._request_sets, endpoint
+                        )
+                        outcome = measurement.take(progress.answered)
+                        outcome = replace(outcome, notes=(*refused, *outcome.notes))
+                        left.pop(0)
+                        asked = outcome.engine_died
+                        yield run, outcome
+                continue
+            except EngineError as error:
+                reason = words(error)
+            except Exception as error:  # noqa: BLE001  the edge of a run
+                reason = f"a bug of the harness, please report it: {type(error).__name__}: {error}"
+                facts = {"traceback": traceback.format_exc()}
+            ended = left[:1] if asked else left  # one that does not start, starts for nobody
+            left = left[len(ended) :]
+            if not asked:
+                self._note_failed_start(arm, reason)
+            for run in ended:
+                yield run, Outcome(records=[], status="failed", reason=reason, facts=facts)
+
+    def _probed(self, endpoint: Endpoint) -> tuple[str, ...]:
+        """Leave out of `endpoint`'s requests what it refuses; return what a reader must know of it.
+
+        Versions differ in what they take, and somebody else's server may be anything.
+        """
+        if endpoint.target is None:
+            return ()
+        found = probe(endpoint.target, RequestOptions(timeout_s=self._plan.spec.request_timeout_s))
+        endpoint.target = found.target
+        return found.notes
+
+    def _check_starts(self, arm: PlannedArm) -> None:
+        """Raise `EngineError` where other arms of this engine have failed to start, and none did.
+
+        What is wrong with all of them needs minutes each time, and says nothing new.
+        """
+        failed = self._starts.get(arm.label) or {}
+        if arm.name not in failed and len(failed) >= _FAILED_STARTS:
+            names = ", ".join(failed)
+            error = EngineError(f"not started, since no arm of {arm.label} was: {names} failed")
+            error.add_note(f"the last: {next(reversed(failed.values()))}")
+            raise error
+
+    def _note_failed_start(self, arm: PlannedArm, reason: str) -> None:
+        failed = self._starts.setdefault(arm.label, {})
+        if failed is not None:  # None: an arm has started, so it is not the engine
+            failed.setdefault(arm.name, reason)
+
+    def _started(
+        self, arm: PlannedArm, block: int, progress: SweepProgress
+    ) -> AbstractContextManager[Endpoint]:
+        progress.starting(arm)
+        log = self._directory / "logs" / f"{arm.label}.{arm.name}.block{block}.log"
+        return self._adapters[arm.engine].start(replace(arm.settings, log_path=log))
+
+    def _document(self) -> dict[str, Any]:
+        """Return `sweep.json`: what was planned, when, and the text that it was planned from."""
+        return {
+            **plan_document(self._plan),
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "sweep": self._plan.spec.path.read_text(encoding="utf-8"),
+        }
+
+    def _manifest(self, run: PlannedRun, outcome: Outcome) -> dict[str, Any]:
+        spec, request_set = self._plan.spec, self._request_sets.of(run)
+        return {
+            **run.facts(),
+            **self._about,
+            "history": spec.history,
+            **outcome.facts,
+            "model": run.arm.settings.model,
+            "hardware": asdict(spec.hardware),
+            "sweep_seed": spec.seed,
+            "status": outcome.status,
+            "reason": outcome.reason,
+            "skipped_rows": request_set.skipped,
+            "notes": [*request_set.notes, *outcome.notes],
+            "slo": spec.slo.facts(),
+            "max_failed_share": spec.max_failed_share,
+            "price_per_gpu_hour": spec.price_per_gpu_hour,
+        }

@@ -1,0 +1,158 @@
+"""The harness measures itself: rising load on a server of known token times, rung by rung.
+
+The client is the one that runs use, in this process; the server is a process of its own, on a core
+that the client leaves to it where there are two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.adapters import EngineError
+from harness.calibration import Rung, Spread
+from harness.client import allow_open_files
+from harness.load import OWN_FILES, Played, RequestSet, play_http, request_set_of
+from harness.reference.log import ReferenceLog
+from harness.reference.process import ReferenceProcess, reference_process
+from harness.reference.stamp_errors import stamp_errors
+from harness.results import needed_samples
+from harness.sweep_file import Load
+from harness.workloads import Fixed, SharedPrefix
+
+STREAMS = (16, 64, 128, 256, 512)  # at once, of one rung after the other
+TTFT_MS, ITL_MS = 50.0, 10.0
+_PROMPT_TOKENS = 128
+_OUTPUT_TOKENS, _FEW_TOKENS = 64, 16
+_ROUNDS = 5  # requests of each stream at the least
+_REQUESTS = needed_samples(0.99)  # of a rung at the least, so that its P99 is reliable
+_RUN_DELAY = Path("/proc/self/schedstat")  # ns on a processor, ns waiting for one, times
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Who runs where. None: wherever the system puts it."""
+
+    server: int | None
+    client: frozenset[int] | None
+
+
+@contextlib.contextmanager
+def cores() -> Iterator[Cores]:
+    """Keep this process off one core, which the server gets, until the end of the block.
+
+    With one core, or on a system that pins nothing, both share what there is.
+    """
+    if not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2:
+        yield Cores(None, None)
+        return
+    before = os.sched_getaffinity(0)
+    server = max(before)
+    os.sched_setaffinity(0, before - {server})
+    try:
+        yield Cores(server, frozenset(before - {server}))
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def fits(streams: int) -> bool:
+    """Return whether this process may open the connections of so many streams."""
+    return allow_open_files(streams + OWN_FILES) >= streams + OWN_FILES
+
+
+def rung(streams: int, server_core: int | None, *, requests: int | None = None) -> Rung:
+    """Return what one rung shows: `streams` at once, a token each every 10 ms.
+
+    Few streams make short requests, so that there are enough of them in some seconds. Raises
+    `EngineError` when the server does not start, or a request fails.
+    """
+    requests = requests or max(_ROUNDS * streams, _REQUESTS)
+    output_tokens = _OUTPUT_TOKENS if requests <= _ROUNDS * streams else _FEW_TOKENS
+    ramp_ns = round((TTFT_MS + ITL_MS * output_tokens) * 1e6)  # as sweeps start: one by one
+    load = Load(mode="concurrency", arrivals="closed", concurrency=streams, requests=requests)
+    with reference_process(ttft_ms=TTFT_MS, itl_ms=ITL_MS, cpu=server_core) as server:
+        return measured(server, load, output_tokens=output_tokens, ramp_ns=ramp_ns)
+
+
+def measured(
+    server: ReferenceProcess,
+    load: Load,
+    *,
+    output_tokens: int,
+    ramp_ns: int = 0,
+    workers: int = 1,
+) -> Rung:
+    """Return what one closed loop on `server` shows; the server ends with it."""
+    target, request_set = server.target(), _request_set(load, output_tokens)
+    begun_s, queued_s = time.perf_counter(), _queued_s()
+    schedule = request_set.schedule(load, ramp_ns)
+    played = play_http(target, schedule, request_set.conversations, lambda _: None, workers=workers)
+    wall_s = time.perf_counter() - begun_s
+    queued = None if queued_s is None else ((_queued_s() or 0.0) - queued_s) / wall_s
+    return _rung(load.concurrency or 1, played, queued, server.log())
+
+
+def _queued_s() -> float | None:
+    """Return how long this process has waited for a processor that others had; None: not told."""
+    try:
+        return int(_RUN_DELAY.read_text(encoding="ascii").split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _request_set(load: Load, output_tokens: int) -> RequestSet:
+    workload = SharedPrefix(
+        name="calibration",
+        prefix_tokens=Fixed(_PROMPT_TOKENS // 2),
+        suffix_tokens=Fixed(_PROMPT_TOKENS // 2),
+        output_tokens=Fixed(output_tokens),
+    )
+    return request_set_of(workload, load, seed=0, max_model_len=1 << 20)
+
+
+def _rung(streams: int, played: Played, queued: float | None, log: ReferenceLog) -> Rung:
+    failed = [record for record in played.records if record.error_kind is not None]
+    if failed:
+        error = EngineError(f"{len(failed)} of {len(played.records)} requests failed")
+        error.add_note(f"the first: {failed[0].error_kind}: {failed[0].error}")
+        raise error
+    errors = stamp_errors(played.records, played.origin_ns, log)
+    return Rung(
+        streams=streams,
+        requests=len(played.records),
+        tokens=len(errors.each_ms),
+        tokens_per_s=_steady_tokens_per_s(log),
+        client_cores=_cores_used((played.client or {}).get("workers", [])),
+        client_queued=queued,
+        first_ms=Spread.of(errors.first_ms),
+        last_ms=Spread.of(errors.last_ms),
+        each_ms=Spread.of(errors.each_ms),
+        wait_ms=Spread.of(errors.wait_ms),
+        server_late_ms=Spread.of(np.array(log.lateness_ns()) / 1e6),
+        server_sending_ms=Spread.of(np.array([*log.sending_ns().values()]) / 1e6),
+    )
+
+
+def _steady_tokens_per_s(log: ReferenceLog) -> float:
+    """Return tokens a second while all streams ran: first answer's end to the last request."""
+    begin_ns = min(answer.sent_ns[-1] for answer in log.answers)
+    end_ns = max(answer.received_ns for answer in log.answers)
+    if end_ns <= begin_ns:  # one request a stream: all the time that there is
+        begin_ns = min(answer.received_ns for answer in log.answers)
+        end_ns = max(answer.sent_ns[-1] for answer in log.answers)
+    times_ns = np.concatenate([np.asarray(answer.sent_ns) for answer in log.answers])
+    inside = (times_ns > begin_ns) & (times_ns <= end_ns)
+    return float(np.count_nonzero(inside) / (end_ns - begin_ns) * 1e9)
+
+
+def _cores_used(workers: Sequence[dict[str, Any]]) -> float | None:
+    """Return the share of a core that the client took while the load ran; None: not told."""
+    used = [(one["cpu_s"], one["wall_s"]) for one in workers if one.get("wall_s")]
+    return sum(cpu_s / wall_s for cpu_s, wall_s in used) if used else None

@@ -1,0 +1,96 @@
+"""The form of one engine of a sweep file, as pydantic models."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    ValidationInfo,
+    model_validator,
+)
+
+from harness.adapters.embedded.step_time import StepProfile, read_profile
+from harness.sweep_file.form.field_models import Form, Name, SomeTime, Text, existing_file, one_of
+
+LATER_ENGINES = ("sglang", "tensorrt-llm", "url")
+ATTACHED = "url"  # the engine that is a server which runs already
+EMBEDDED = "embedded"  # the one that needs no server, and may take any engine's step times
+DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
+
+
+def _known_engine(name: str, info: ValidationInfo) -> str:
+    engines: tuple[str, ...] = (info.context or {})["engines"]
+    one_of(engines, tuple(name for name in LATER_ENGINES if name not in engines))(name)
+    return name
+
+
+class RuntimeForm(Form):
+    """Where the engine's program is: exactly one of these."""
+
+    path: Text | None = None
+    venv: Text | None = None
+    command: Annotated[tuple[Text, ...], Field(min_length=1, strict=False)] | None = None
+    version: Annotated[str, Field(pattern=r"^[0-9][A-Za-z0-9.]*$", max_length=40)] | None = None
+    docker: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")] | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none of them"
+            names = "path, venv, command, version and docker"
+            raise ValueError(f"expected one of {names}; found {found}")
+        return self
+
+
+def _key_variable(value: object) -> object:
+    """Return the usual variable for `on`, so that its name need not be looked up."""
+    return DEFAULT_KEY_VARIABLE if value in (True, "on") else value
+
+
+def _profile(text: object, info: ValidationInfo) -> StepProfile | None:
+    return None if text is None else read_profile(existing_file(text, info))
+
+
+class Engine(Form):
+    """One engine of the sweep; the embedded one needs no more than its name."""
+
+    engine: Annotated[str, AfterValidator(_known_engine)]
+    label: Name | None = None
+    runtime: RuntimeForm | None = None
+    extra_args: Annotated[tuple[Text, ...], Field(strict=False)] | None = None
+    env: dict[str, Text] | None = None
+    start_timeout: SomeTime | None = None
+    url: Text | None = None
+    model: Text | None = None
+    profile: Annotated[StepProfile | None, PlainValidator(_profile)] = None
+    api_key_env: Annotated[
+        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None,
+        BeforeValidator(_key_variable),
+    ] = None
+
+    @model_validator(mode="after")
+    def _attached_or_started(self) -> Self:
+        attached = self.engine == ATTACHED
+        if attached and self.url is None:
+            raise ValueError("the key 'url' is missing: where the server is, which runs already")
+        of_others = (
+            ("runtime", "extra_args", "env") if attached else ("url", "model", "api_key_env")
+        )
+        profile = self.profile
+        if profile is not None and self.engine not in (profile.engine, EMBEDDED):
+            raise ValueError(f"the profile is one of {profile.engine}, not of {self.engine}")
+        given = [name for name in of_others if getattr(self, name) is not None]
+        if given:
+            why = "is started by somebody else" if attached else "is started here"
+            raise ValueError(f"{self.engine} {why}; leave out {' and '.join(given)}")
+        return self
+
+
+def engine_mapping(value: object) -> object:
+    """Return an engine that is named alone as the mapping that it stands for."""
+    return {"engine": value} if isinstance(value, str) else value

@@ -1,0 +1,32 @@
+"""The client certificate of a run: what was measured of the client, and its verdict."""
+
+from harness.results.client.certificate import (
+    DEGRADED,
+    INVALID,
+    WORST_FIRST,
+    certificate,
+    uncertified,
+)
+from harness.results.client.error import error_of_pairs
+from harness.results.client.limits import LIMITS, amount
+from harness.results.client.metrics import (
+    cap_waits_ns,
+    conversation_spans,
+    start_rates,
+    started_words,
+)
+
+__all__ = [
+    "DEGRADED",
+    "INVALID",
+    "LIMITS",
+    "WORST_FIRST",
+    "amount",
+    "cap_waits_ns",
+    "certificate",
+    "conversation_spans",
+    "error_of_pairs",
+    "start_rates",
+    "started_words",
+    "uncertified",
+]

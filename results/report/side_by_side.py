@@ -1,0 +1,217 @@
+"""Several engines beside each other, one workload at one load: baselines, then each toggle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.results.effects import BASELINE, CONTROL
+from harness.results.panels import VERDICT_MARKS, Panel, arm_title, labels, panels
+from harness.results.units import ABSENT, latency_unit, ratio_text, significant
+from harness.results.warnings import prompt_tokens_each
+
+Row = Mapping[str, Any]
+_UNLIKE = 0.02  # of prompt tokens a request; engines may count a token or two of their own
+# An arm is believed as far as the least believed of its flips.
+_WORST_FIRST = ("contradicted", "unverifiable", "not exercised", "verified")
+_MARKS = {"simulated": "SIMULATED", "measured": "measured", "real": "real"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratios:
+    """What one toggle does on one engine: three ratios with verdict marks, and the proof."""
+
+    ratios: tuple[str, ...]  # throughput, TTFT, TPOT; empty where the engine has no such arm
+    told: str  # what the counters say of the flip, or why there is no ratio
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideBySide:
+    """The engines of one panel; a column each. Stand-ins are in none."""
+
+    panel: Panel
+    engines: tuple[str, ...]  # labels
+    heads: tuple[str, ...]  # with the engine's kind where the kinds differ
+    figures: tuple[tuple[str, tuple[str, ...]], ...]  # name with unit → a figure of each baseline
+    toggles: tuple[tuple[str, tuple[Ratios, ...]], ...]
+    remarks: tuple[str, ...]
+
+
+def compared_engines(summary: Row) -> list[str]:
+    """Return the labels of the engines that may be set side by side; none where one is left.
+
+    A stand-in's times are nobody's: it is beside no other.
+    """
+    kinds = engine_kinds(summary)
+    kept = [label for label in labels(summary) if kinds.get(label) != "stand-in"]
+    return kept if len(kept) > 1 else []
+
+
+def engine_kinds(summary: Row) -> dict[str, str]:
+    """Return label → real, measured, simulated or stand-in; one that never ran is not in it."""
+    return {run["label"]: run["engine_kind"] for run in summary["runs"] if run["engine_kind"]}
+
+
+def left_out(summary: Row) -> list[str]:
+    """Return what is said of engines that are in no comparison of engines."""
+    kinds = engine_kinds(summary)
+    out = [label for label in labels(summary) if kinds.get(label) == "stand-in"]
+    if not out or len(labels(summary)) < 2:
+        return []
+    return [f"in no comparison of engines: {', '.join(out)} (STAND-IN: its times are nobody's)"]
+
+
+def side_by_side(summary: Row) -> list[SideBySide]:
+    """Return each panel with its engines beside each other; nothing for a single engine."""
+    engines = compared_engines(summary)
+    kinds = engine_kinds(summary)
+    found = []
+    for panel in panels(summary):
+        bases = {a["label"]: a for a in panel.arms if a["arm"] == BASELINE}
+        present = [label for label in engines if label in bases]
+        if len(present) > 1:
+            found.append(_beside(panel, present, [bases[label] for label in present], kinds))
+    return found
+
+
+def _beside(
+    panel: Panel, engines: Sequence[str], bases: Sequence[Row], kinds: Mapping[str, str]
+) -> SideBySide:
+    mixed = len({kinds.get(label) for label in engines}) > 1
+    heads = tuple(
+        f"{label} ({_MARKS.get(kinds.get(label, ''), 'not run')})" if mixed else label
+        for label in engines
+    )
+    return SideBySide(
+        panel=panel,
+        engines=tuple(engines),
+        heads=heads,
+        figures=tuple(_figures(panel, bases)),
+        toggles=tuple(_toggles(panel, engines)),
+        remarks=tuple(_remarks(panel, engines, kinds)),
+    )
+
+
+def _figures(panel: Panel, bases: Sequence[Row]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    yield "output tok/s", _cells(bases, "output_tokens_per_s")
+    yield "output tok/s per GPU", _cells(bases, "output_tokens_per_s_per_gpu")
+    for metric, name in ((panel.ttft, "TTFT"), ("tpot_ms", "TPOT")):
+        unit, factor = latency_unit(base["metrics"].get(f"{metric}.p99") for base in bases)
+        for statistic in ("p50", "p99"):
+            cells = _cells(bases, f"{metric}.{statistic}", factor)
+            yield f"{name} {statistic}, {unit}", cells
+    yield from _optional(bases, "goodput_rps", "goodput req/s")
+    yield from _optional(bases, "cost_per_million_output_tokens", "cost per million tokens")
+    yield "client", tuple(base["certificate"] or ABSENT for base in bases)
+    if any(base["status"] != "ok" for base in bases):
+        yield "status", tuple(base["status"].upper() for base in bases)
+
+
+def _optional(
+    bases: Sequence[Row], metric: str, name: str
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    if any(base["metrics"].get(metric) is not None for base in bases):
+        yield name, _cells(bases, metric)
+
+
+def _cells(bases: Sequence[Row], metric: str, factor: float = 1.0) -> tuple[str, ...]:
+    return tuple(_figure(base, metric, factor) for base in bases)
+
+
+def _figure(base: Row, metric: str, factor: float) -> str:
+    value = base["metrics"].get(metric)
+    if value is None:
+        return ABSENT
+    doubtful = metric.endswith(".p99") and not base["p99_reliable"]
+    return "~" * doubtful + significant(value * factor)
+
+
+def _toggles(panel: Panel, engines: Sequence[str]) -> Iterator[tuple[str, tuple[Ratios, ...]]]:
+    """Yield what each flip does on each engine, those that are named alike in one row."""
+    by_name: dict[str, dict[str, Row]] = {}
+    for arm in panel.arms:
+        if arm["arm"] not in (BASELINE, CONTROL):
+            by_name.setdefault(arm["arm"], {})[arm["label"]] = arm
+    for arms in by_name.values():
+        shown = next((arms[label] for label in engines if label in arms), None)
+        if shown is not None:
+            effect = next((one for arm in arms.values() if (one := _any(panel, arm))), None)
+            of = f" ({effect['ratio_of']})" if effect else ""
+            flips = " + ".join(f"{n} {c['value']}" for n, c in (shown["flipped"] or {}).items())
+            yield (
+                (flips or arm_title(shown)) + of,
+                tuple(_ratios(panel, arms.get(label)) for label in engines),
+            )
+
+
+def _any(panel: Panel, arm: Row) -> Row | None:
+    return panel.effect(arm, panel.primary[0])
+
+
+def _ratios(panel: Panel, arm: Row | None) -> Ratios:
+    if arm is None:
+        return Ratios(ratios=(), told=ABSENT)
+    if arm["status"] != "ok":
+        return Ratios(ratios=(), told=arm["status"].upper())
+    effects = [panel.effect(arm, metric) for metric in panel.primary]
+    if not any(effects):
+        return Ratios(ratios=(), told="not compared")
+    dragged = [n for c in (arm["flipped"] or {}).values() for n in c.get("implied", {})]
+    proof = _proof(panel.runs_of(arm))
+    return Ratios(
+        ratios=tuple(_ratio(effect) for effect in effects),
+        told=proof + (f"; drags {', '.join(dragged)}" if dragged else ""),
+    )
+
+
+def _ratio(effect: Row | None) -> str:
+    if effect is None:
+        return ABSENT
+    return ratio_text(effect["ratio"]) + VERDICT_MARKS.get(effect["verdict"] or "", "")
+
+
+def _proof(runs: Sequence[Row]) -> str:
+    """Return the least that is known of the flips of an arm, over its runs."""
+    verdicts = {
+        run["evidence"][toggle]["verdict"]
+        for run in runs
+        if run["status"] == "ok"
+        for toggle in run["flipped"] or {}
+        if toggle in run["evidence"]
+    }
+    return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), "no proof")
+
+
+def _remarks(panel: Panel, engines: Sequence[str], kinds: Mapping[str, str]) -> Iterator[str]:
+    """Yield what keeps these engines from being compared as they stand."""
+    if len({kinds.get(label) for label in engines}) > 1:
+        told = ", ".join(f"{label} {kinds.get(label, 'not run')}" for label in engines)
+        yield f"not of one kind ({told}): what was computed is no measurement; do not rank them"
+    runs = [run for run in panel.runs if run["arm"] == BASELINE and run["status"] == "ok"]
+    of = {label: [run for run in runs if run["label"] == label] for label in engines}
+    of = {label: found for label, found in of.items() if found}
+    yield from _unlike("seeds", of, lambda found: str(sorted({run["seed"] for run in found})))
+    yield from _unlike_prompts(of)
+    for toggle in dict.fromkeys(name for run in runs for name in run["toggles"]):
+        yield from _unlike(f"baseline {toggle}", of, lambda found, t=toggle: _value(found[0], t))
+
+
+def _value(run: Row, toggle: str) -> str:
+    told = (run["evidence"].get(toggle) or {}).get("effective")
+    return str(told or run["toggles"].get(toggle, ABSENT))
+
+
+def _unlike(name: str, of: Mapping[str, Sequence[Row]], value: Callable[..., str]) -> Iterator[str]:
+    values = {label: value(found) for label, found in of.items()}
+    if len(set(values.values())) > 1:
+        told = ", ".join(f"{text} ({label})" for label, text in values.items())
+        yield f"unlike: {name}: {told}"
+
+
+def _unlike_prompts(of: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    sizes = {label: prompt_tokens_each(found) for label, found in of.items()}
+    known = {label: size for label, size in sizes.items() if size}
+    if known and max(known.values()) > (1 + _UNLIKE) * min(known.values()):
+        told = ", ".join(f"{size:,.0f} ({label})" for label, size in known.items())
+        yield f"unlike: prompt tokens a request: {told}; these were not asked the same"

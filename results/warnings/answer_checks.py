@@ -1,0 +1,85 @@
+"""Checks of the answers: whether what the server told of them can be so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.results.metrics import RunFigures
+from harness.results.units import significant
+from harness.results.warnings.warning import RunWarning
+
+_FORMS = {"ids": "token ids", "completions": "text", "chat": "a chat"}
+
+
+def longer_than_asked(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | None:
+    """Warn about answers of more tokens than were asked for: `max_tokens` is a limit."""
+    answered = figures.requests[figures.requests["ok"]]
+    long = answered[answered["output_tokens"] > answered["asked_tokens"]]
+    if long.empty:
+        return None
+    got, asked = int(long["output_tokens"].sum()), int(long["asked_tokens"].sum())
+    return RunWarning(
+        name="longer_than_asked",
+        message=f"{len(long)} of {len(answered)} answers are longer than asked "
+        f"({got:,} tokens of {asked:,})",
+        remedy="look whether the server keeps to max_tokens, and what its usage counts",
+    )
+
+
+def usage_unbelieved(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | None:
+    """Say where a server's count cannot be, and what was counted in its place."""
+    answered = figures.requests[figures.requests["ok"]]
+    odd = int(answered["count_unbelieved"].sum())
+    if odd == 0:
+        return None
+    return RunWarning(
+        name="usage_unbelieved",
+        message=f"the server counts more tokens than were asked for and than its events can hold, "
+        f"for {odd} of {len(answered)} answers; the events were counted instead",
+        remedy="look what the server, or a proxy before it, writes into usage.completion_tokens",
+    )
+
+
+def no_finish_reason(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | None:
+    """Warn about answers of which the server did not say why they ended: they may have been cut."""
+    answered = figures.requests[figures.requests["ok"]]
+    silent = int((~answered["finished"]).sum())
+    if silent == 0:
+        return None
+    return RunWarning(
+        name="no_finish_reason",
+        message=f"{silent} of {len(answered)} answers ended without a finish_reason: nothing tells "
+        "whether they were whole",
+        remedy="look into the server's log for errors, and whether a proxy changes its answers",
+    )
+
+
+def prompt_tokens_untold(_: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
+    """Say where the server counts answers but not prompts, or counts what they cannot have."""
+    counts = manifest.get("prompts") or {}
+    untold = counts.get("untold") or 0
+    if not untold:
+        return None
+    return RunWarning(
+        name="prompt_tokens_untold",
+        message=f"the server told no number of prompt tokens that can be, for {untold} of "
+        f"{untold + counts['requests']} answers: totals with prompt tokens are not known",
+        remedy="look what the server, or a proxy before it, writes into usage.prompt_tokens",
+    )
+
+
+def prompt_tokens_differ(_: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
+    """Warn about a run whose prompts the server counts otherwise than they were sent."""
+    counts = manifest.get("prompts") or {}
+    differing, requests = counts.get("differing") or 0, counts.get("requests")
+    if not differing or not requests:
+        return None
+    sent, told = (significant(counts[f"{name}_tokens"] / requests) for name in ("sent", "counted"))
+    form = _FORMS.get(counts["form"], counts["form"])
+    return RunWarning(
+        name="prompt_tokens_differ",
+        message=f"prompts of {sent} tokens on average went out as {form}, and the server counted "
+        f"{told} on average ({differing} of {requests} differ)",
+        remedy="look whether it cuts prompts, puts a text of its own before them, or counts others",
+    )

@@ -1,0 +1,177 @@
+"""Checks of the load: whether what was asked was sent, and whether the engine kept up with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from harness.results.client import cap_waits_ns, conversation_spans, start_rates, started_words
+from harness.results.metrics import RunFigures
+from harness.results.names import is_open_loop
+from harness.results.units import significant
+from harness.results.warnings.backlog import Backlog, backlog_of
+from harness.results.warnings.warning import RunWarning
+
+_RUNS_FEWER = 0.9  # an engine that runs less of what is in flight than this makes the rest wait
+_BLOCK_TOKENS = 16  # by so many a request the ceiling may be short where a cache has finer blocks
+_ABOVE_CEILING = 0.01  # of all prompt tokens: more hits than the ceiling and this were there before
+_RATE_TOLERANCE = 0.02  # sends slower than the schedule by more than this were not delivered
+
+
+def concurrency_not_reached(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
+    """Warn about a closed loop that never had so many conversations alive as were asked."""
+    load = manifest["load"]
+    if is_open_loop(load) or figures.requests.empty:
+        return None
+    peak = peak_conversations(figures.requests)
+    if peak >= load["value"]:
+        return None
+    return RunWarning(
+        name="concurrency_not_reached",
+        message=f"at most {peak} conversations were alive at once, {load['value']:g} were asked",
+        remedy="ask for more requests, or for less concurrency",
+    )
+
+
+def engine_runs_fewer(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
+    """Say when the engine itself cannot run what was asked for: its queue is part of the TTFT.
+
+    Where `batching` says so (one at a time, or a batch until it is done) that is no doubt.
+    """
+    load, facts = manifest["load"], manifest.get("facts") or {}
+    batching = (manifest.get("toggles") or {}).get("batching")
+    if is_open_loop(load) or batching == "none":
+        return None
+    limit = facts.get("running_limit")
+    if limit is not None and load["value"] > limit:
+        return RunWarning(
+            name="engine_runs_fewer",
+            message=f"the engine runs at most {limit} sequences at once, {load['value']:g} were "
+            "asked: the others wait in its queue",
+            remedy="raise max_num_seqs, or max_batched_tokens: a step feeds each sequence a token, "
+            "and its draft tokens",
+        )
+    return None if batching == "static" else _engine_full(figures, manifest)
+
+
+def _engine_full(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
+    """Say when the engine ran fewer sequences than were in flight, though its limit allows them."""
+    ran = (manifest.get("counters") or {}).get("peak_running")
+    in_flight = peak_in_flight(figures.requests)
+    if ran is None or ran >= _RUNS_FEWER * in_flight:
+        return None
+    tokens = (manifest.get("facts") or {}).get("kv_tokens")
+    room = f" ({tokens:,} tokens)" if tokens else ""
+    return RunWarning(
+        name="engine_runs_fewer",
+        message=f"the engine ran at most {ran:g} sequences at once while {in_flight} requests were "
+        f"in flight: its KV room{room} was full, the others waited in its queue",
+        remedy="ask for less concurrency, or read TTFT and E2E as those of a full engine; more "
+        "GPUs or a narrower KV cache make room",
+    )
+
+
+def peak_in_flight(requests: pd.DataFrame) -> int:
+    """Return how many requests were under way at once at most."""
+    return _peak(requests["placed_ns"], requests["closed_ns"])
+
+
+def peak_conversations(requests: pd.DataFrame) -> int:
+    """Return how many conversations were alive at once at most, think time included.
+
+    One lives from its first send to its last end; one that ends as another begins is not counted
+    with it.
+    """
+    spans = conversation_spans(requests)
+    return _peak(spans["placed_ns"], spans["closed_ns"])
+
+
+def _peak(starts_ns: pd.Series[Any], ends_ns: pd.Series[Any]) -> int:
+    times = np.concatenate([ends_ns, starts_ns])
+    steps = np.concatenate([-np.ones(len(ends_ns)), np.ones(len(starts_ns))])
+    order = np.argsort(times, kind="stable")  # ends come first among equals
+    return int(np.cumsum(steps[order]).max(initial=0))
+
+
+def load_not_delivered(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
+    """Hold the sends against the schedule, as a certificate does, for runs that have none."""
+    if not is_open_loop(manifest["load"]):
+        return None
+    rates = start_rates(figures, manifest)
+    if rates is None:
+        return None
+    wanted, achieved = rates
+    if wanted <= achieved * (1 + _RATE_TOLERANCE):
+        return None
+    return RunWarning(
+        name="load_not_delivered",
+        message=started_words(wanted, achieved),
+        remedy="give the client more CPU or more connections; latencies count from the schedule",
+    )
+
+
+def cap_reached(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
+    """Name the wait for a place under a cap on conversations alive: no fault of the client."""
+    cap = manifest["load"].get("max_concurrency")
+    waits_ns = cap_waits_ns(figures, manifest)
+    waited = int((waits_ns > 0).sum())
+    if not waited:
+        return None
+    return RunWarning(
+        name="cap_reached",
+        message=f"{waited} conversations waited for one of {cap} places, for up to "
+        f"{significant(float(waits_ns.max()) / 1e9)} s; TTFT from due holds this wait",
+        remedy="raise the cap, or ask for a lower rate",
+    )
+
+
+def warm_prefix_cache(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | None:
+    """Say when more was found in the prefix cache than this run's own requests can have left there.
+
+    A sequence that was preempted finds its own blocks again: where there were any, nothing is told.
+    """
+    rate, ceiling = (figures.metrics[f"prefix_hit_{name}"] for name in ("rate", "ceiling"))
+    prompts = figures.requests["prompt_tokens"].sum()
+    if rate is None or ceiling is None or not prompts > 0 or figures.metrics["preemptions"]:
+        return None
+    finer = _BLOCK_TOKENS * len(figures.requests) / prompts
+    if rate <= ceiling + finer + _ABOVE_CEILING:
+        return None
+    return RunWarning(
+        name="warm_prefix_cache",
+        message=f"{rate:.1%} of the prompt tokens were found in the prefix cache, but this run "
+        f"shares {ceiling:.1%}: the cache held them before",
+        remedy="empty the cache or restart the server first, or ask other texts (another seed)",
+    )
+
+
+def overloaded(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
+    """Say when requests came faster than they were answered: the figures are of the backlog."""
+    load = manifest["load"]
+    backlog = backlog_of(figures.requests, figures.window) if is_open_loop(load) else None
+    if backlog is None:
+        return None
+    return RunWarning(
+        name="overloaded",
+        message="requests came faster than they were answered: half-way "
+        f"{backlog.in_flight_middle} were in flight, {backlog.in_flight_end} when the last "
+        f"conversation was due, and it took {significant(backlog.drain_s)} s more to answer them; "
+        "the longer this load, the longer they wait",
+        remedy=_lower(load, backlog, figures.requests),
+    )
+
+
+def _lower(load: Mapping[str, Any], backlog: Backlog, requests: pd.DataFrame) -> str:
+    """Return what load the engine kept up with, in the words of the sweep file."""
+    answered = backlog.answered_rps
+    if load["mode"] == "trace":
+        speedup = significant((load.get("speedup") or 1.0) * answered / backlog.due_rps)
+        return (
+            f"ask for a lower rate: about {significant(answered)} requests/s were answered, "
+            f"which is speedup {speedup}"
+        )
+    starts_rps = answered * requests["conversation"].nunique() / len(requests)
+    return f"ask for a lower rate: about {significant(starts_rps)} conversations/s were answered"

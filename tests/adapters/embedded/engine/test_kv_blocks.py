@@ -1,0 +1,182 @@
+"""Blocks are counted, copied before a shared one is written, and read back as they were stored."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.adapters.embedded.engine.kv_blocks import KvBlocks, OutOfBlocksError
+
+
+def ids(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.array(values, dtype=np.int32)
+
+
+def test_what_was_written_is_read_through_the_table() -> None:
+    """Tokens written in pieces over scattered blocks come back in order."""
+    kv = KvBlocks(8, 4)
+    kv.allocate(3)
+    table = kv.allocate(3)[::-1].copy()
+
+    kv.write(table, 0, ids(1, 2, 3))
+    kv.write(table, 3, ids(4, 5, 6, 7, 8, 9))
+
+    assert kv.token_ids(table, 9).tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+@given(
+    values=st.lists(st.integers(0, 127_999), min_size=1, max_size=60),
+    cut=st.integers(0, 60),
+    size=st.sampled_from([1, 4, 16]),
+)
+def test_a_hash_depends_on_the_ids_alone(values: list[int], cut: int, size: int) -> None:
+    """Neither the block size, nor which blocks, nor the writes' sizes change what is read."""
+    cut = min(cut, len(values))
+    plain, pieces = KvBlocks(64, 16), KvBlocks(64, size)
+    pieces.allocate(2)
+    one, other = plain.allocate(4), pieces.allocate(-(-len(values) // size))
+
+    plain.write(one, 0, ids(*values))
+    pieces.write(other, 0, ids(*values[:cut]))
+    pieces.write(other, cut, ids(*values[cut:]))
+
+    assert plain.read(one, len(values)) == pieces.read(other, len(values))
+    assert plain.read(one, cut) == pieces.read(other, cut)
+
+
+def test_one_changed_id_changes_the_hash() -> None:
+    """Every position counts, the first and the last too."""
+    kv = KvBlocks(8, 4)
+    table = kv.allocate(2)
+    hashes = set()
+    for position in range(8):
+        kv.write(table, 0, ids(*range(8)))
+        kv.write(table, position, ids(99))
+        hashes.add(kv.read(table, 8))
+
+    assert len(hashes) == 8
+
+
+def test_a_fork_copies_only_the_block_that_it_writes() -> None:
+    """Copy-on-write: both see the common past, neither sees the other's future."""
+    kv = KvBlocks(8, 4)
+    parent = kv.allocate(2)
+    kv.write(parent, 0, ids(1, 2, 3, 4, 5))
+    child = kv.fork(parent)
+
+    kv.write(child, 5, ids(60))
+    kv.write(parent, 5, ids(70))
+
+    assert kv.token_ids(parent, 6).tolist() == [1, 2, 3, 4, 5, 70]
+    assert kv.token_ids(child, 6).tolist() == [1, 2, 3, 4, 5, 60]
+    assert parent[0] == child[0]
+    assert parent[1] != child[1]
+    assert kv.free == 5
+
+
+def test_a_cached_block_is_never_written_in_place() -> None:
+    """What the prefix cache knows stays as it is, even when its only user writes."""
+    kv = KvBlocks(8, 4)
+    table = kv.allocate(1)
+    kv.write(table, 0, ids(1, 2, 3, 4))
+    kv.hold(table)
+    known = table.copy()
+
+    kv.write(table, 3, ids(9))
+
+    assert kv.token_ids(known, 4).tolist() == [1, 2, 3, 4]
+    assert kv.token_ids(table, 4).tolist() == [1, 2, 3, 9]
+    assert kv.evictable == 1
+
+
+def test_asking_for_more_than_there_is_fails_loudly() -> None:
+    """An allocation that cannot be served changes nothing."""
+    kv = KvBlocks(3, 4)
+    kv.allocate(2)
+
+    with pytest.raises(OutOfBlocksError, match="2 blocks asked for, 1 free"):
+        kv.allocate(2)
+    assert kv.free == 1
+
+
+def test_regions_are_neighbours_and_come_back_whole() -> None:
+    """Contiguous memory hands out equal runs; what does not fill one is never used."""
+    kv = KvBlocks(10, 4, region_blocks=3)
+
+    regions = [kv.allocate_region() for _ in range(3)]
+    with pytest.raises(OutOfBlocksError):
+        kv.allocate_region()
+    for region in regions:
+        assert np.diff(region).tolist() == [1, 1]
+        kv.release(region)
+
+    assert kv.free == 9
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.sampled_from("afrwhd"), st.integers(0, 10**6)), max_size=60))
+def test_no_block_is_lost_or_counted_twice(actions: list[tuple[str, int]]) -> None:
+    """After any sequence of actions every block is free, evictable or in use, and one of them."""
+    kv = KvBlocks(12, 2)
+    tables: list[np.ndarray[tuple[int], np.dtype[np.int32]]] = []
+    for action, number in actions:
+        table = tables[number % len(tables)] if tables else None
+        if action == "a" and kv.free:
+            tables.append(kv.allocate(1 + number % kv.free))
+        elif table is None:
+            continue
+        elif action == "f":
+            tables.append(kv.fork(table))
+        elif action == "r":
+            tables = [other for other in tables if other is not table]
+            kv.release(table)
+        elif action == "w" and kv.free >= len(table):
+            kv.write(table, 0, np.full(2 * len(table), number % 1000, dtype=np.int32))
+        elif action == "h":
+            kv.hold(table)
+        elif action == "d":
+            kv.drop(np.flatnonzero(kv.cached).astype(np.int32))
+
+        users = np.zeros(12, dtype=int)
+        for held in tables:
+            users[held] += 1
+        assert (kv.references == users).all()
+        assert kv.evictable == np.count_nonzero(kv.cached & (users == 0))
+        assert kv.free == np.count_nonzero(~kv.cached & (users == 0))
+
+
+def test_promised_blocks_are_taken_though_nobody_knows_which() -> None:
+    """They are not free, can be settled, given back, or kept by the prefix cache until evicted."""
+    kv = KvBlocks(8, 4)
+    kv.promise(6)
+    with pytest.raises(OutOfBlocksError, match="3 blocks asked for, 2 free"):
+        kv.allocate(3)
+
+    settled = kv.settle(2)
+    kv.renounce(1)
+    kv.hold_promised(3)
+
+    assert kv.references[settled].tolist() == [1, 1]
+    assert (kv.free, kv.evictable, kv.promised) == (3, 3, 3)
+    kv.evict_promised(3)
+    assert (kv.free, kv.evictable, kv.promised) == (6, 0, 0)
+
+
+def test_of_collected_writes_the_last_word_counts() -> None:
+    """A block that is given back and taken again holds what its new owner wrote."""
+    kv = KvBlocks(2, 4)
+    first = kv.allocate(1)
+    kv.write(first, 0, ids(1, 2, 3, 4))
+    kv.release(first)
+
+    second = kv.allocate(1)
+    kv.write(second, 0, ids(5, 6))
+
+    other = KvBlocks(2, 4)
+    table = other.allocate(1)
+    other.write(table, 0, ids(5, 6))
+    assert first.tolist() == second.tolist()
+    assert kv.token_ids(second, 2).tolist() == [5, 6]
+    assert kv.read(second, 2) == other.read(table, 2)

@@ -1,0 +1,431 @@
+"""Bodies in and out: what is taken, what is refused, and the form of every answer."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_play import LinearTimer, config
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.adapters.embedded.engine.config import Speculation
+from harness.adapters.embedded.engine.core import EngineCore
+from harness.adapters.embedded.engine.sequence import Sequence
+from harness.adapters.embedded.server.openai_answers import DONE, Answer
+from harness.adapters.embedded.server.openai_requests import Ask, ServedModel, parse
+from harness.adapters.embedded.server.request_error import RequestError
+from harness.adapters.embedded.server.words import FIRST_WORD_ID, chat_ids, ids_of, text_of
+
+MODEL = ServedModel(name="m", max_model_len=100, vocabulary=5000)
+
+
+def asked(chat: bool = False, **fields: Any) -> Ask:
+    given = {"messages": [{"role": "user", "content": "hi"}]} if chat else {"prompt": [5, 6, 7]}
+    return parse(json.dumps({"model": "m"} | given | fields).encode(), MODEL, chat=chat)
+
+
+def refused(body: bytes, *, chat: bool = False) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        parse(body, MODEL, chat=chat)
+    return caught.value
+
+
+def test_token_ids_are_taken_as_they_are() -> None:
+    """A list of ids is the prompt; so is a list that holds it alone."""
+    assert asked(prompt=[0, 4999, 17]).prompt_ids.tolist() == [0, 4999, 17]
+    assert asked(prompt=[[3, 4]]).prompt_ids.tolist() == [3, 4]
+    assert asked(prompt=[3]).prompt_ids.dtype == np.int32
+
+
+def test_a_text_has_a_token_a_word() -> None:
+    """White space of any kind divides words, and a word always has the same id."""
+    ids = asked(prompt=" to be\n or  not to\tbe").prompt_ids.tolist()
+
+    assert len(ids) == 6
+    assert ids[:2] == ids[4:]
+    assert len(set(ids)) == 4
+    assert all(FIRST_WORD_ID <= token < MODEL.vocabulary for token in ids)
+    assert asked(prompt=["to be"]).prompt_ids.tolist() == ids[:2]
+
+
+@given(st.lists(st.integers(0, 4999)))
+def test_an_answers_text_comes_back_as_its_ids(ids: list[int]) -> None:
+    """So that an answer sent back as history finds its own blocks in the prefix cache."""
+    assert ids_of(text_of(ids), 5000) == ids
+
+
+def test_a_word_that_looks_like_a_token_beyond_the_vocabulary_is_a_word() -> None:
+    """` t5000` of another model's answer is no id here, but must not be refused either."""
+    (token,) = ids_of("t5000", 5000)
+
+    assert token < 5000
+
+
+def test_a_chat_that_goes_on_begins_with_the_chat_before_and_its_answer() -> None:
+    """The template puts each turn behind the last, so that all of it can be reused."""
+    first = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hello there"}]
+    answer = [41, 42, 43]
+    more = [{"role": "assistant", "content": text_of(answer)}, {"role": "user", "content": "so?"}]
+
+    before, after = chat_ids(first, 5000), chat_ids([*first, *more], 5000)
+
+    assert after[: len(before) + 3] == before + answer
+    assert len(before) == 7  # four words, two marks, and the answer's
+    assert len(after) == len(before) + 3 + 3
+
+
+def test_the_parts_of_a_message_are_one_text() -> None:
+    """A list of text parts reads like the text; a message without content has its mark alone."""
+    whole = [{"role": "user", "content": "one two"}, {"role": "assistant", "content": ""}]
+    parts = [
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}],
+        },
+        {"role": "assistant", "content": None},
+    ]
+
+    one, other = asked(chat=True, messages=whole), asked(chat=True, messages=parts)
+
+    assert one.prompt_ids.tolist() == other.prompt_ids.tolist()
+
+
+def test_how_long_an_answer_is_when_nobody_says() -> None:
+    """A completion gets 16 tokens or what is left; a chat all that is left."""
+    assert asked().output_tokens == 16
+    assert asked(prompt=[1] * 90).output_tokens == 10
+    assert asked(chat=True).output_tokens == 100 - 3
+    assert asked(chat=True, max_completion_tokens=7, max_tokens=9).output_tokens == 7
+    assert asked(chat=True, max_tokens=9).output_tokens == 9
+    assert asked(max_tokens=97).output_tokens == 97
+
+
+def test_fields_that_mean_nothing_here_are_ignored() -> None:
+    """As vLLM does: sampling, misspelt and unknown fields, and what asks for nothing."""
+    one = asked(
+        model="m", temperature=0.7, seed=3, ignore_eos=True, top_p=1, nonsense={"a": 1}, user=None,
+        stop=[], n=1, stream=False, stream_options=None, logprobs=None, echo=False, best_of=1,
+        tools=[], response_format={"type": "text"}, logit_bias={},
+    )  # fmt: skip
+
+    assert one.prompt_ids.tolist() == [5, 6, 7]
+    assert not one.stream
+
+
+@pytest.mark.parametrize(
+    ("options", "include", "continuous"),
+    [
+        (None, False, False),
+        ({}, False, False),
+        ({"include_usage": True}, True, False),
+        ({"include_usage": True, "continuous_usage_stats": True}, True, True),
+        ({"continuous_usage_stats": True}, False, False),  # alone it does nothing, as in vLLM
+    ],
+)
+def test_usage_in_a_stream(
+    options: dict[str, bool] | None, *, include: bool, continuous: bool
+) -> None:
+    """Usage comes when it is asked for, in every event only on top of that."""
+    one = asked(stream=True, stream_options=options)
+
+    assert (one.stream, one.include_usage, one.continuous_usage) == (True, include, continuous)
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "words"),
+    [
+        (b"{", None, "not JSON"),
+        (b"\xff\xfe", None, "not JSON"),
+        (b"[" * 100_000, None, "not JSON"),
+        (b"[1]", None, "must be a JSON object, got list"),
+        (b"{}", "prompt", "a text or a list of token ids"),
+        (b'{"prompt": ""}', "prompt", "no token"),
+        (b'{"prompt": []}', "prompt", "no token"),
+        (b'{"prompt": [1, 2.0]}', "prompt", "list of token ids"),
+        (b'{"prompt": [1, true]}', "prompt", "list of token ids"),
+        (b'{"prompt": [1, "two"]}', "prompt", "list of token ids"),
+        (b'{"prompt": [["a"]]}', "prompt", "list of token ids"),
+        (b'{"prompt": {"a": 1}}', "prompt", "list of token ids"),
+        (b'{"prompt": ["a", "b"]}', "prompt", "one prompt a request, got 2"),
+        (b'{"prompt": [-1]}', "prompt", "from 0 to 4999"),
+        (b'{"prompt": [5000]}', "prompt", "from 0 to 4999"),
+        (b'{"prompt": [99999999999999999999]}', "prompt", "from 0 to 4999"),
+        (b'{"prompt": [1], "n": 2}', "n", "n must be 1"),
+        (b'{"prompt": [1], "max_tokens": 0}', "max_tokens", "at least 1, got 0"),
+        (b'{"prompt": [1], "max_tokens": -4}', "max_tokens", "at least 1, got -4"),
+        (b'{"prompt": [1], "max_tokens": 2.5}', "max_tokens", "at least 1, got 2.5"),
+        (b'{"prompt": [1], "max_tokens": true}', "max_tokens", "at least 1"),
+        (b'{"prompt": [1], "max_tokens": 100}', "max_tokens", "for a total of 101 tokens"),
+        (b'{"prompt": [1], "stream_options": {}}', "stream_options", "`stream=True`"),
+        (b'{"prompt": [1], "stream": true, "stream_options": 4}', "stream_options", "an object"),
+        (
+            b'{"prompt": [1], "stream": true, "stream_options": {"include_usage": 1}}',
+            "stream_options",
+            "include_usage must be true or false",
+        ),
+    ],
+)
+def test_bad_completions_are_refused(body: bytes, param: str | None, words: str) -> None:
+    """With the parameter that is wrong, and what was found or expected."""
+    error = refused(body)
+
+    assert words in str(error)
+    assert error.body() == {
+        "error": {"message": str(error), "type": "BadRequestError", "param": param, "code": 400}
+    }
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        (None, "at least one message"),
+        ([], "at least one message"),
+        ("hello", "at least one message"),
+        (["hello"], "an object with a role"),
+        ([{"content": "hello"}], "an object with a role"),
+        ([{"role": "user", "content": 4}], "a text or a list of texts"),
+        ([{"role": "user"}], "must have a content"),
+        ([{"role": "user", "content": None}], "must have a content"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "only texts are known"),
+        ([{"role": "user", "content": ["hello"]}], "only texts are known"),
+    ],
+)
+def test_bad_chats_are_refused(messages: object, words: str) -> None:
+    """Nothing that is not text can be answered."""
+    error = refused(json.dumps({"messages": messages}).encode(), chat=True)
+
+    assert (error.param, error.status) == ("messages", 400)
+    assert words in str(error)
+
+
+def test_a_prompt_that_fills_the_context_is_too_long() -> None:
+    """One token must be left for the answer; the message says both numbers."""
+    error = refused(json.dumps({"prompt": [1] * 100, "max_tokens": 1}).encode())
+
+    assert "maximum context length is 100 tokens" in str(error)
+    assert "contains 100 input tokens" in str(error)
+    assert error.param == "input_tokens"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("stop", "x"), ("stop", ["x"]), ("stop_token_ids", [1]), ("logprobs", 0), ("logprobs", 5),
+        ("logprobs", True), ("top_logprobs", 3), ("prompt_logprobs", 0), ("echo", True),
+        ("suffix", "."), ("best_of", 2), ("logit_bias", {"5": 1}), ("use_beam_search", True),
+        ("tools", [{"type": "function"}]), ("functions", [{"name": "f"}]),
+        ("response_format", {"type": "json_object"}), ("guided_json", {"type": "object"}),
+        ("cache_salt", "x"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("chat", [False, True])
+def test_what_cannot_be_honoured_is_refused_by_its_name(
+    name: str, value: Any, *, chat: bool
+) -> None:
+    """Whoever asks for it would take an answer for what was asked."""
+    with pytest.raises(RequestError, match=f"cannot honour `{name}`") as caught:
+        asked(chat=chat, **{name: value})
+
+    assert (caught.value.param, caught.value.status) == (name, 400)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", "hot"), ("temperature", -1), ("temperature", True), ("temperature", [1]),
+        ("top_p", 2), ("stream", "yes"), ("stream", 1), ("ignore_eos", "no"), ("seed", 1.5),
+        ("presence_penalty", 3), ("frequency_penalty", "x"),
+    ],
+)  # fmt: skip
+def test_fields_of_a_wrong_type_are_refused_by_their_name(name: str, value: Any) -> None:
+    """Though they would change nothing here: another server would refuse them too."""
+    with pytest.raises(RequestError, match=f"{name} must be ") as caught:
+        asked(**{name: value})
+
+    assert (caught.value.param, caught.value.status) == (name, 400)
+
+
+def test_a_request_must_name_its_model() -> None:
+    """Absent or null is refused, and told what there is."""
+    for model in ("", '"model": null, '):
+        error = refused(f'{{{model}"prompt": [1]}}'.encode())
+
+        assert (str(error), error.param) == ("model is missing; it is m", "model")
+
+
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=4,
+)
+known_fields = st.sampled_from(
+    [
+        "model", "prompt", "messages", "max_tokens", "temperature", "stream", "stream_options",
+        "n", "logprobs", "stop", "seed", "response_format", "best_of",
+    ]
+)  # fmt: skip
+
+
+@given(value=any_json, name=known_fields, chat=st.booleans())
+def test_whatever_a_field_holds_it_is_taken_or_refused(
+    value: object, name: str, *, chat: bool
+) -> None:
+    """No value of any field is a fault of the server."""
+    fields = {"model": "m", "prompt": "a b", "messages": [{"role": "user", "content": "a"}]}
+    body = json.dumps({**fields, name: value}).encode()
+    with suppress(RequestError):
+        ask = parse(body, MODEL, chat=chat)
+        assert len(ask.prompt_ids) > 0
+        assert ask.output_tokens > 0
+
+
+def test_another_model_is_not_found() -> None:
+    """Its name comes back, with 404."""
+    error = refused(b'{"model": "other", "prompt": [1]}')
+
+    assert error.body()["error"] == {
+        "message": "The model `other` does not exist.",
+        "type": "NotFoundError",
+        "param": "model",
+        "code": 404,
+    }
+
+
+def played(
+    ask: Ask, speculation: Speculation | None = None
+) -> tuple[list[bytes], Sequence, Answer]:
+    """Return what is sent for `ask` after each step, its sequence, and the answer."""
+    core = EngineCore(config(speculation=speculation), LinearTimer())
+    answer = Answer(ask, 'na"me', "mark")
+    sequence = core.submit(ask.prompt_ids, ask.output_tokens, 0)
+    sent, told, now_ns = [], 0, 0
+    while core.has_work:
+        now_ns, _ = core.advance(now_ns, max_steps=1)
+        core.catch_up()
+        if sequence.generated_tokens > told:
+            sent.append(answer.events(sequence, told))
+            told = sequence.generated_tokens
+    return sent, sequence, answer
+
+
+def data_of(raw: bytes) -> list[Any]:
+    """Return the JSON of each event; each must stand on a line of its own, with one behind it."""
+    assert raw.endswith(b"\n\n")
+    lines = raw[:-2].split(b"\n\n")
+    assert all(line.startswith(b"data: ") for line in lines)
+    return [json.loads(line[6:]) for line in lines]
+
+
+def test_a_completions_stream() -> None:
+    """An event a token; the last has a finish reason and the engine's mark; then [DONE]."""
+    sent, sequence, answer = played(asked(stream=True, max_tokens=3))
+
+    assert sent[-1].endswith(DONE)
+    events = [data_of(raw.removesuffix(DONE))[0] for raw in sent]
+    assert answer.opening_event() == b""
+    assert [event["choices"][0]["text"] for event in events] == [
+        f" t{token}" for token in sequence.output_ids
+    ]
+    assert [event["choices"][0]["finish_reason"] for event in events] == [None, None, "length"]
+    assert [event.get("system_fingerprint") for event in events] == [None, None, "mark"]
+    assert not any("usage" in event for event in events)
+    head = {key: events[0][key] for key in ("object", "model")}
+    assert head == {"object": "text_completion", "model": 'na"me'}
+    assert events[0]["id"].startswith("cmpl-")
+    assert len({event["id"] for event in events}) == 1
+    assert events[0]["choices"] == [
+        {"index": 0, "text": f" t{sequence.output_ids[0]}", "logprobs": None, "finish_reason": None}
+    ]
+
+
+def test_a_chat_stream_opens_with_a_role_alone() -> None:
+    """No content in the first event, one delta a token after it."""
+    sent, sequence, answer = played(asked(chat=True, stream=True, max_tokens=2))
+
+    (opening,) = data_of(answer.opening_event())
+    assert opening["object"] == "chat.completion.chunk"
+    assert opening["choices"] == [
+        {
+            "index": 0,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
+    ]
+    events = [data_of(raw.removesuffix(DONE))[0] for raw in sent]
+    assert [event["choices"][0]["delta"] for event in events] == [
+        {"content": f" t{token}"} for token in sequence.output_ids
+    ]
+    assert events[1]["choices"][0]["finish_reason"] == "length"
+    assert opening["id"] == events[1]["id"]
+    assert opening["id"].startswith("chatcmpl-")
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_usage_at_the_end_of_a_stream(*, chat: bool) -> None:
+    """An event without choices before [DONE] counts all, cached tokens and the mark included."""
+    options = {"include_usage": True}
+    sent, _, _ = played(asked(chat=chat, stream=True, max_tokens=2, stream_options=options))
+
+    last_token, usage = data_of(sent[-1].removesuffix(DONE))
+    assert "usage" not in last_token
+    assert "system_fingerprint" not in last_token
+    assert usage["choices"] == []
+    assert usage["usage"] == {
+        "prompt_tokens": 3,
+        "total_tokens": 5,
+        "completion_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+    assert usage["system_fingerprint"] == "mark"
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_speculative_step_is_one_event_of_several_tokens(*, chat: bool) -> None:
+    """Its text holds them all, and the running usage says how many there are so far."""
+    certain = Speculation(method="draft", draft_tokens=3, acceptance=1.0)
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    ask = asked(chat=chat, stream=True, max_tokens=10, stream_options=options)
+
+    sent, sequence, answer = played(ask, certain)
+
+    events = [data_of(raw.removesuffix(DONE))[0] for raw in sent]
+    assert [event["usage"]["completion_tokens"] for event in events] == [1, 5, 9, 10]
+    assert events[1]["usage"] == {"prompt_tokens": 3, "total_tokens": 8, "completion_tokens": 5}
+    choice = events[1]["choices"][0]
+    text = choice["delta"]["content"] if chat else choice["text"]
+    assert text == text_of(sequence.output_ids[1:5].tolist())
+    if chat:
+        (opening,) = data_of(answer.opening_event())
+        assert opening["usage"]["completion_tokens"] == 0
+
+
+def test_whole_answers() -> None:
+    """All tokens in one text or message, with the usage, under names other than a stream has."""
+    ask, chat = asked(max_tokens=4), asked(chat=True, max_tokens=4)
+    _, sequence, answer = played(ask)
+    _, chat_sequence, chat_answer = played(chat)
+
+    body, chat_body = json.loads(answer.body(sequence)), json.loads(chat_answer.body(chat_sequence))
+
+    assert body["object"] == "text_completion"
+    assert body["choices"] == [
+        {
+            "index": 0,
+            "text": text_of(sequence.output_ids.tolist()),
+            "logprobs": None,
+            "finish_reason": "length",
+            "stop_reason": None,
+        }
+    ]
+    assert body["usage"]["completion_tokens"] == 4
+    assert chat_body["object"] == "chat.completion"
+    assert chat_body["choices"][0]["message"] == {
+        "role": "assistant",
+        "content": text_of(chat_sequence.output_ids.tolist()),
+    }
+    assert chat_body["system_fingerprint"] == "mark"

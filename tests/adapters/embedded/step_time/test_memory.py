@@ -1,0 +1,257 @@
+"""What fills the GPUs of the embedded engine, and what is said when it does not fit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.adapters.base import EngineError
+from harness.adapters.embedded.step_time.deployment import Deployment
+from harness.adapters.embedded.step_time.hardware import find_gpu
+from harness.adapters.embedded.step_time.memory import (
+    KvRoom,
+    MemoryLimits,
+    kv_bytes_per_token,
+    kv_room,
+    weight_bytes,
+)
+from harness.adapters.embedded.step_time.models import find_model
+
+GIB = 2**30
+LLAMA = find_model("llama-3-70b")
+LIMITS = MemoryLimits(max_model_len=8192, max_num_seqs=256, max_batched_tokens=512)
+FOUR_A100 = Deployment(model=LLAMA, gpu=find_gpu("a100-80gb"), tensor_parallel=4)
+
+
+def test_kv_of_a_token_is_two_vectors_of_each_kv_head_and_layer() -> None:
+    """Llama-3-70B keeps 2 x 80 layers x 8 heads x 128 numbers of 2 bytes: 327,680."""
+    assert kv_bytes_per_token(LLAMA) == 327_680
+    assert kv_bytes_per_token(find_model("llama-3-8b")) == 131_072
+
+
+def test_narrow_caches_shrink_kv_and_per_token_scales_cost_their_bytes() -> None:
+    """FP8 halves it; INT8 and INT4 add 2 bytes of scale to every vector of 128."""
+    assert kv_bytes_per_token(LLAMA, "fp8") == 163_840
+    assert kv_bytes_per_token(LLAMA, "int8") == 163_840 + 2 * 80 * 8 * 2
+    assert kv_bytes_per_token(LLAMA, "int4") == 81_920 + 2 * 80 * 8 * 2
+
+
+def test_kv_heads_are_split_until_there_is_one_each_and_copied_beyond() -> None:
+    """8 KV heads over 4 GPUs are 2 each; Qwen's 4 over 8 GPUs stay 1 each."""
+    assert kv_bytes_per_token(LLAMA, tensor_parallel=4) == 327_680 // 4
+    wide = replace(find_model("qwen2.5-7b"), heads=32)
+    assert kv_bytes_per_token(wide, tensor_parallel=8) == kv_bytes_per_token(
+        wide, tensor_parallel=4
+    )
+
+
+def test_weights_are_two_bytes_each_and_only_layers_are_quantized() -> None:
+    """Embeddings, LM head and norms stay 16 bit, so INT8 is a little more than half."""
+    whole = weight_bytes(LLAMA)
+    tables = 2 * 2 * LLAMA.vocabulary * LLAMA.hidden
+
+    assert whole == 2 * 70_553_706_496
+    assert weight_bytes(LLAMA, "int8") == pytest.approx((whole + tables) / 2, rel=1e-4)
+    assert weight_bytes(LLAMA, "fp8") == weight_bytes(LLAMA, "int8")
+
+
+def test_int4_weights_match_published_checkpoints() -> None:
+    """AWQ checkpoints with groups of 128 hold 39.8 GB for 70B and 5.7 GB for 8B."""
+    assert weight_bytes(LLAMA, "int4") == pytest.approx(39.8e9, rel=0.01)
+    assert weight_bytes(find_model("llama-3-8b"), "int4") == pytest.approx(5.73e9, rel=0.01)
+
+
+def test_room_is_the_allowed_share_less_weights_and_reserve() -> None:
+    """Llama-3-70B leaves about 36 GiB of each of 4 A100-80GB for KV: 0.4 to 0.5 M tokens."""
+    room = kv_room(FOUR_A100, LIMITS)
+
+    assert room.weights_bytes == weight_bytes(LLAMA) // 4
+    assert room.free_bytes == round(
+        0.9 * FOUR_A100.gpu.memory_bytes - room.weights_bytes - room.reserve_bytes
+    )
+    assert 1.5 * GIB < room.reserve_bytes < 4 * GIB
+    assert 400_000 < room.tokens < 500_000
+    assert room.blocks == room.free_bytes // (81_920 * 16)
+    assert room.tokens == 16 * room.blocks
+
+
+def test_everything_that_takes_memory_leaves_fewer_blocks() -> None:
+    """Larger steps, more sequences, drafters and a smaller share cost KV room.
+
+    Graphs do where the share leaves no room for them: they lie outside of it.
+    """
+    graphless = replace(FOUR_A100, cuda_graphs=False)
+    whole = kv_room(graphless, LIMITS).tokens
+
+    assert kv_room(FOUR_A100, LIMITS).tokens == whole
+    nearly_all = replace(LIMITS, memory_utilization=0.999)
+    assert kv_room(FOUR_A100, nearly_all).tokens < kv_room(graphless, nearly_all).tokens
+    for tighter in (
+        replace(LIMITS, max_batched_tokens=16384),
+        replace(LIMITS, max_num_seqs=2048),
+        replace(LIMITS, memory_utilization=0.8),
+    ):
+        assert kv_room(replace(FOUR_A100, cuda_graphs=False), tighter).tokens < whole
+    for method in ("draft", "eagle", "eagle3"):
+        drafting = replace(FOUR_A100, cuda_graphs=False, speculative=method)
+        assert kv_room(drafting, LIMITS).tokens < whole
+        assert kv_room(drafting, LIMITS).token_bytes > 81_920
+
+
+def test_a_drafters_memory_is_its_layers_and_what_it_does_not_borrow() -> None:
+    """EAGLE adds a layer and its input product; a draft model adds all of itself, copied or not."""
+    plain = kv_room(FOUR_A100, LIMITS).weights_bytes
+    eagle = kv_room(replace(FOUR_A100, speculative="eagle"), LIMITS)
+    draft = kv_room(replace(FOUR_A100, speculative="draft"), LIMITS)
+    copied = Deployment(
+        model=find_model("qwen2.5-72b"), gpu=FOUR_A100.gpu, tensor_parallel=4, speculative="draft"
+    )
+    small = weight_bytes(find_model("qwen2.5-0.5b"))
+
+    layer = LLAMA.layer_parameters + 2 * LLAMA.hidden**2
+    assert eagle.weights_bytes - plain == 2 * layer // 4
+    assert draft.weights_bytes - plain == weight_bytes(find_model("llama-3.2-1b")) // 4
+    alone = kv_room(replace(copied, speculative="off"), LIMITS).weights_bytes
+    assert kv_room(copied, LIMITS).weights_bytes - alone == pytest.approx(small, abs=1)
+
+
+def test_weights_that_do_not_fit_say_by_how_much_and_what_would() -> None:
+    """70B in BF16 on one A100-80GB lacks about 62 GiB; two GPUs or INT4 weights would do."""
+    with pytest.raises(EngineError, match=r"does not fit: each GPU needs 13\d\.\d GiB") as caught:
+        kv_room(replace(FOUR_A100, tensor_parallel=1), LIMITS)
+
+    missing = re.search(r"(\d+\.\d) too few", str(caught.value))
+    assert missing is not None
+    assert 60 < float(missing[1]) < 65
+    assert caught.value.__notes__ == ["what would fit: 2 GPUs, or quantization int4"]
+
+
+def test_when_neither_helps_alone_both_together_are_tried() -> None:
+    """405B on one A100-40GB needs more GPUs and INT4 at once."""
+    deployment = Deployment(model=find_model("llama-3.1-405b"), gpu=find_gpu("a100-40gb"))
+    with pytest.raises(EngineError) as caught:
+        kv_room(deployment, LIMITS)
+    assert caught.value.__notes__ == ["what would fit: 8 GPUs with quantization int4"]
+
+
+def test_a_model_that_nothing_makes_fit_asks_for_a_larger_gpu() -> None:
+    """405B fits no eight halves of an L40S, whatever its weights."""
+    deployment = Deployment(model=find_model("llama-3.1-405b"), gpu=find_gpu("l40s"))
+    with pytest.raises(EngineError) as caught:
+        kv_room(deployment, replace(LIMITS, memory_utilization=0.5))
+    assert caught.value.__notes__ == [
+        "no count up to 8 GPUs and no quantization makes it fit: take a larger GPU"
+    ]
+
+
+def test_less_than_one_sequence_of_kv_names_the_longest_that_fits() -> None:
+    """The length in the note is accepted as it stands; one more block is not."""
+    tight = Deployment(
+        model=find_model("llama-3.1-70b"), gpu=find_gpu("a100-80gb"), tensor_parallel=2
+    )
+    with pytest.raises(EngineError, match="less than one sequence of max_model_len 131,072") as err:
+        kv_room(tight, replace(LIMITS, max_model_len=131_072))
+    longest = int(err.value.__notes__[0].split("max_model_len ")[1])
+
+    assert longest > 8192
+    assert kv_room(tight, replace(LIMITS, max_model_len=longest)).tokens == longest
+    with pytest.raises(EngineError):
+        kv_room(tight, replace(LIMITS, max_model_len=longest + 1))
+    assert (
+        "what would fit: 4 GPUs, or quantization int8, or quantization int4"
+        in (err.value.__notes__[1])
+    )
+
+
+def test_every_remedy_that_is_named_works() -> None:
+    """Following a note never leads to the same error again."""
+    for model in ("llama-3-70b", "llama-3.1-405b", "qwen2.5-72b", "mistral-7b"):
+        for gpu in ("a100-40gb", "a100-80gb", "l40s", "h200"):
+            deployment = Deployment(model=find_model(model), gpu=find_gpu(gpu))
+            for remedy in _remedies(deployment):
+                assert _follow(deployment, remedy).tokens >= LIMITS.max_model_len
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.sampled_from(["llama-3-70b", "llama-3-8b", "qwen2.5-7b"]),
+    st.sampled_from(["a100-80gb", "h200", "l40s"]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from(["none", "int8", "int4"]),
+    st.floats(min_value=0.3, max_value=0.98),
+)
+def test_what_is_granted_fits_in_the_memory(
+    model: str, gpu: str, gpus: int, weights: str, share: float
+) -> None:
+    """Weights, reserve and KV blocks fill the allowed share, and leave 1 GiB for the graphs."""
+    deployment = Deployment(
+        model=find_model(model), gpu=find_gpu(gpu), tensor_parallel=gpus, quantization=weights
+    )
+    try:
+        room = kv_room(deployment, replace(LIMITS, memory_utilization=share))
+    except EngineError:
+        return
+    used = room.weights_bytes + room.reserve_bytes + room.tokens * room.token_bytes
+    total = deployment.gpu.memory_bytes
+    usable = min(share * total, total - 2**30)
+    assert used <= usable + 1
+    assert used + 16 * room.token_bytes > usable - 1
+
+
+def _remedies(deployment: Deployment) -> list[str]:
+    try:
+        kv_room(deployment, LIMITS)
+    except EngineError as error:
+        note = error.__notes__[-1]
+        return note.split(": ")[1].split(", or ") if note.startswith("what would fit") else []
+    return []
+
+
+def _follow(deployment: Deployment, remedy: str) -> KvRoom:
+    count = re.search(r"(\d+) GPUs", remedy)
+    weights = re.search(r"quantization (\w+)", remedy)
+    changed = replace(
+        deployment,
+        tensor_parallel=int(count[1]) if count else deployment.tensor_parallel,
+        quantization=weights[1] if weights else deployment.quantization,
+    )
+    return kv_room(changed, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("limits", "about", "note"),
+    [
+        (
+            replace(LIMITS, memory_utilization=0.1),
+            "memory_utilization",
+            "memory_utilization 0.1 is the cause; what would fit: memory_utilization 0.9",
+        ),
+        (
+            replace(LIMITS, block_size=1_000_000),
+            "block_size",
+            "block_size 1000000 is the cause; what would fit: block_size 16",
+        ),
+    ],
+)
+def test_an_odd_setting_is_named_before_other_hardware(
+    limits: MemoryLimits, about: str, note: str
+) -> None:
+    """Nobody buys GPUs because a share of the memory or a block was mistyped."""
+    with pytest.raises(EngineError) as caught:
+        kv_room(FOUR_A100, limits)
+
+    assert caught.value.__notes__[-1] == note
+    assert caught.value.about == about
+
+
+def test_an_odd_setting_that_is_not_the_cause_is_not_blamed() -> None:
+    """70B does not fit one GPU at any share of its memory."""
+    with pytest.raises(EngineError) as caught:
+        kv_room(replace(FOUR_A100, tensor_parallel=1), replace(LIMITS, memory_utilization=0.8))
+
+    assert caught.value.about == "gpu"
+    assert caught.value.__notes__ == ["what would fit: 4 GPUs, or quantization int4"]

@@ -1,0 +1,104 @@
+"""docs/reference-numbers.md is computed: when the step times change, the page must follow."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from reference_numbers import (
+    CONTEXT_TOKENS,
+    HUNDRED_USERS_TOKENS_PER_S,
+    ONE_USER_TOKENS_PER_S,
+    PAGE,
+    PROMPT_TOKENS,
+    TTFT_MS,
+    decode_tokens_per_s,
+    longest_prompt,
+    prefill_s,
+    settings,
+    tables,
+    verdict,
+    written,
+)
+
+from harness.adapters.base import EngineError
+from harness.adapters.embedded.adapter import engine_config
+from harness.adapters.embedded.capacity import capacity
+
+TEXT = PAGE.read_text(encoding="utf-8")
+FLAT = " ".join(TEXT.split())
+
+
+def test_each_table_is_what_the_engine_computes(tmp_path: Path) -> None:
+    """Every number of every table, as `tests/support/sweeps/reference_numbers.py` writes them."""
+    computed = tables(tmp_path)
+
+    assert re.findall(r"<!-- (.+) -->", TEXT) == list(computed)
+    for title, text in computed.items():
+        assert f"<!-- {title} -->\n\n{text}\n\n" in TEXT, title
+    assert written(TEXT, computed) == TEXT
+
+
+def test_one_user_has_a_roof_in_16_bit() -> None:
+    """1 / 17.1 ms: 65 tokens/s are above it, 50 and 55 below."""
+    roof, predicted = decode_tokens_per_s(settings(), 1, CONTEXT_TOKENS)
+
+    assert f"at least {1e3 / roof:.1f} ms" in FLAT
+    assert f"at most {roof:.1f} tokens/s" in FLAT
+    assert ONE_USER_TOKENS_PER_S[1] < roof < ONE_USER_TOKENS_PER_S[2]
+    assert verdict(65, roof, predicted) == "impossible"
+
+
+def test_the_arithmetic_of_a_long_prompt() -> None:
+    """Tokens × 2 × parameters over the peak, as the page writes it out."""
+    parameters = capacity(settings()).parameters
+    flops = PROMPT_TOKENS * 2 * parameters
+
+    assert f"2 × {parameters / 1e9:.1f} billion" in FLAT
+    assert f"are {flops / 1e12:.0f} TFLOP" in FLAT
+    assert f"needs {flops / 312e12:.2f} s" in FLAT
+    assert prefill_s(settings(1), PROMPT_TOKENS)[0] == pytest.approx(flops / 312e12, rel=0.03)
+    with pytest.raises(EngineError, match="does not fit"):
+        engine_config(settings(1))
+
+
+def test_the_crossover_is_written_out() -> None:
+    """Peak over bandwidth, and the figure that it is often rounded to."""
+    crossover = capacity(settings()).crossover_flops_per_byte
+
+    assert f"312e12 / 2.039e12 = {crossover:.0f} FLOP a byte" in FLAT
+    assert f"{312e12 / 2.0e12:.0f}" == "156"
+    assert "often quoted 156" in FLAT
+    assert capacity(settings()).decode[-1].binding_side == "memory"
+
+
+def test_the_quoted_figures_are_those_of_the_first_lines() -> None:
+    """The page and the tables speak of the same figures."""
+    first = FLAT.partition("This page")[0]
+
+    assert "{}, {} and {} tokens/s for one user".format(*ONE_USER_TOKENS_PER_S) in first
+    assert "{:,}, {:,} and {:,} for a hundred".format(*HUNDRED_USERS_TOKENS_PER_S) in first
+    assert "after {}, {} and {} ms".format(*TTFT_MS) in first
+
+
+def test_the_longest_prompt_is_the_longest() -> None:
+    """Ten tokens more take longer than the limit."""
+    asked = settings()
+
+    def seconds(tokens: int) -> float:
+        return prefill_s(asked, tokens)[1]
+
+    found = longest_prompt(seconds, 0.4)
+
+    assert seconds(found) <= 0.4 < seconds(found + 10)
+
+
+def test_a_verdict_is_by_roof_and_prediction() -> None:
+    """Above the roof impossible, up to the prediction as predicted, else its share of the roof."""
+    assert [verdict(one, 100, 50) for one in (101, 100, 75, 50)] == [
+        "impossible",
+        "100% of the roof",
+        "75% of the roof",
+        "within the prediction",
+    ]

@@ -1,0 +1,560 @@
+"""The client's certificate: each limit at its bound, and what makes no certificate."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from known_runs import (
+    CLOSED,
+    MS,
+    OPEN,
+    known_client,
+    known_manifest,
+    known_record,
+    known_worker,
+    late_client,
+    steady_records,
+)
+from repository import ROOT
+
+from harness.results.client.certificate import certificate
+from harness.results.client.limits import LIMITS
+from harness.results.metrics import run_figures
+from harness.results.store.parquet import table_of
+from harness.results.store.records import RequestRecord
+from harness.results.warnings.checks import doubts
+
+PAGE = ROOT / "docs" / "certificate.md"
+NAMES = [limit.name for limit in LIMITS]
+
+
+def of(
+    records: Sequence[RequestRecord] | None = None,
+    client: dict[str, Any] | None = None,
+    **manifest: Any,
+) -> dict[str, Any]:
+    """Return the certificate of a run in real time; of a good one where nothing is given."""
+    told = {"clock": "monotonic", "client": client or known_client(), **manifest}
+    whole = known_manifest(**told)
+    return certificate(run_figures(table_of(records or steady_records(2, 301)), whole), whole)
+
+
+def verdict(found: dict[str, Any], name: str) -> str:
+    """Return what one limit came to: the verdict of its reason, or TRUSTED."""
+    verdicts = [reason["verdict"] for reason in found["reasons"] if reason["name"] == name]
+    assert len(verdicts) <= 1
+    return verdicts[0] if verdicts else "TRUSTED"
+
+
+def open_loop(
+    delays_ms: Sequence[float], every_ms: float = 10.0, ttft_ms: float = 100.0
+) -> list[RequestRecord]:
+    """Return requests due one after the other, each sent so late; TTFT counts from the send."""
+    return [
+        known_record(
+            i,
+            [(sent_ms + ttft_ms, 1), (sent_ms + 2 * ttft_ms, 5)],
+            scheduled_ms=every_ms * i,
+            sent_ms=sent_ms,
+        )
+        for i, delay_ms in enumerate(delays_ms)
+        for sent_ms in [every_ms * i + delay_ms]
+    ]
+
+
+def test_a_quiet_client_is_trusted() -> None:
+    """64 streams at 100 tokens a second, lag 0.3 ms, a tenth of a core: no reason at all."""
+    records = steady_records(64, 5, service_ms=640.0, tokens=64)
+
+    found = of(records, load={**CLOSED, "value": 64})
+
+    assert (found["verdict"], found["reasons"]) == ("TRUSTED", [])
+    assert list(found["figures"]) == NAMES
+    assert found["figures"]["loop_lag"] == {
+        "value": 0.3, "unit": "ms", "degraded": 1.0, "invalid": 20.0,
+    }  # fmt: skip
+
+
+def test_a_small_run_can_be_trusted() -> None:
+    """Eight requests give no sure P99, which is no fault of the client."""
+    assert of(steady_records(2, 4))["verdict"] == "TRUSTED"
+
+
+def test_neither_argument_is_changed() -> None:
+    """A certificate is made from records and manifest and leaves both as they were."""
+    manifest = known_manifest(client=known_client(), clock="monotonic")
+    figures = run_figures(table_of(steady_records(2, 9)), manifest)
+    before = figures.requests.copy(), copy.deepcopy(manifest)
+
+    certificate(figures, manifest)
+
+    assert figures.requests.equals(before[0])
+    assert manifest == before[1]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "name", "message"),
+    [
+        ({"client": None, "clock": "virtual"}, "virtual_time", "virtual time"),
+        ({"client": None, "clock": "monotonic"}, "not_recorded", "not recorded"),
+        ({"clock": "monotonic"}, "not_recorded", "not recorded"),
+    ],
+)
+def test_without_a_client_there_is_no_verdict(
+    manifest: dict[str, Any], name: str, message: str
+) -> None:
+    """Virtual time has no client, an older run tells nothing of it: null, and the reason."""
+    whole = {**known_manifest(), **manifest}
+    if "client" not in manifest:
+        del whole["client"]
+
+    found = certificate(run_figures(table_of(steady_records(2, 9)), whole), whole)
+
+    assert found["verdict"] is None
+    (reason,) = found["reasons"]
+    assert reason["name"] == name
+    assert reason["message"].startswith(message)
+
+
+def test_a_run_that_sent_nothing_has_no_certificate() -> None:
+    """Nothing was sent: nothing can be said, and nothing breaks."""
+    whole = known_manifest(client=known_client(), clock="monotonic")
+
+    found = certificate(run_figures(table_of([]), whole), whole)
+
+    assert (found["verdict"], found["reasons"][0]["name"]) == (None, "nothing_sent")
+
+
+def test_without_the_lag_nobody_is_trusted() -> None:
+    """Where the lag is not known the verdict is null at best; what is bad stays bad."""
+    silent = known_client(known_worker(loop_lag_ns=None))
+    busy = known_client(known_worker(loop_lag_ns=None, cpu_s=29.0))
+
+    assert of(client=silent)["verdict"] is None
+    assert of(client=silent)["reasons"][0]["name"] == "lag_unknown"
+    assert of(client=busy)["verdict"] == "INVALID"
+    assert [reason["name"] for reason in of(client=busy)["reasons"]] == ["cpu", "lag_unknown"]
+
+
+def test_what_is_not_known_is_not_judged() -> None:
+    """A manifest full of nulls gives a certificate without figures of the client, and no reason."""
+    worker = dict.fromkeys(known_worker())
+    client = known_client(worker, wall_clock_step_ns=None, ports=None, open_files=None)
+    client |= {"ports": {"available": None, "used": 7}, "open_files": {"limit": None, "most": 1}}
+
+    found = of(client=client)
+
+    values = {name: figure["value"] for name, figure in found["figures"].items()}
+    assert {name for name, value in values.items() if value is None} >= {
+        "loop_lag", "cpu", "ports", "open_files", "read_on_the_clock", "beyond_calibration",
+        "wall_clock_stepped",
+    }  # fmt: skip
+    assert [reason["name"] for reason in found["reasons"]] == ["lag_unknown"]
+
+
+Made = Callable[[float], dict[str, Any]]
+
+
+def _lag(value_ms: float) -> dict[str, Any]:
+    return of(client=late_client(value_ms))
+
+
+def _cpu(share: float) -> dict[str, Any]:
+    return of(client=known_client(known_worker(), known_worker(cpu_s=round(30 * share, 9))))
+
+
+def _open_files(share: float) -> dict[str, Any]:
+    return of(client=known_client(open_files={"limit": 1000, "most": 1000 * share}))
+
+
+def _ports(share: float) -> dict[str, Any]:
+    return of(client=known_client(ports={"available": 1000, "used": 1000 * share}))
+
+
+def _calibration(share: float) -> dict[str, Any]:
+    rate = of_rate(steady_records(2, 301))
+    return of(client=known_client(calibration={"highest_tokens_per_s": rate / share, "date": ""}))
+
+
+def of_rate(records: Sequence[RequestRecord]) -> float:
+    rate: float = run_figures(table_of(records), known_manifest()).metrics["output_tokens_per_s"]
+    return rate
+
+
+def _read(share: float) -> dict[str, Any]:
+    return of(client=known_client(known_worker(requests=1000, read_on_the_clock=1000 * share)))
+
+
+def _wall_clock(step_ms: float) -> dict[str, Any]:
+    return of(client=known_client(wall_clock_step_ns=round(step_ms * MS)))
+
+
+def _failed(share: float) -> dict[str, Any]:
+    records = steady_records(2, 500)
+    for i in range(round(1000 * share)):
+        records[i] = replace(records[i], error_kind="timeout")
+    return of(records, max_failed_share=0.0)
+
+
+def _usage(share: float) -> dict[str, Any]:
+    records = steady_records(2, 500)
+    for i in range(round(1000 * share)):
+        records[i] = replace(records[i], output_tokens_source="client")
+    return of(records)
+
+
+def _shorter(share: float) -> dict[str, Any]:
+    records = steady_records(2, 500)  # 5000 tokens
+    records[7] = replace(records[7], asked_tokens=5 + round(4995 * share / (1 - share)))
+    return of(records)
+
+
+def _send_delay(value_ms: float) -> dict[str, Any]:
+    return of(open_loop([value_ms] * 400, ttft_ms=10.0), load=OPEN)
+
+
+def _turn_round(value_ms: float) -> dict[str, Any]:
+    """One slot, answers of 20 ms, each request sent so long after the answer before it."""
+    records = [
+        known_record(
+            i, [(sent + 10, 1), (sent + 20, 4)], scheduled_ms=sent - value_ms, sent_ms=sent
+        )
+        for i in range(140)
+        for sent in [i * (20 + value_ms) + value_ms]
+    ]
+    return of(records, load={**CLOSED, "value": 1})
+
+
+def _rate(short: float) -> dict[str, Any]:
+    """Of 101 starts the last comes so late that the rate falls short by the share."""
+    delays = [0.0] * 101
+    delays[-1] = 1000 * short / (1 - short)
+    return of(open_loop(delays, ttft_ms=1e5), load=OPEN)
+
+
+def _in_flight(short: float) -> dict[str, Any]:
+    """Two slots of 100 ms, between two requests of each a gap that is the share of the whole."""
+    gap_ms = 100 * short / (1 - short)
+    cycle_ms = 100 + gap_ms
+    return of(
+        [
+            known_record(2 * i + slot, [(begin + 50, 1), (begin + 100, 1)], sent_ms=begin)
+            for i in range(400)
+            for slot in range(2)
+            for begin in [i * cycle_ms + slot * cycle_ms / 2]
+        ]
+    )
+
+
+# name → how to make such a value, the value that DEGRADES above and the one that is INVALID above
+EDGES: dict[str, tuple[Made, float, float | None]] = {
+    "load_not_delivered": (_rate, 0.02, 0.10),
+    "send_delay": (_send_delay, 1.0, 20.0),
+    "turn_round": (_turn_round, 1.0, 20.0),
+    "loop_lag": (_lag, 2.0, 20.0),  # TPOT p50 is 20 ms
+    "cpu": (_cpu, 0.80, 0.95),
+    "in_flight": (_in_flight, 0.02, 0.10),
+    "open_files": (_open_files, 0.80, 0.99),
+    "ports": (_ports, 0.80, 1.0),
+    "failed_share": (_failed, 0.01, 0.05),
+    "usage_missing": (_usage, 0.01, None),
+    "shorter_than_asked": (_shorter, 0.01, None),
+    "read_on_the_clock": (_read, 0.01, None),
+    "beyond_calibration": (_calibration, 1.0, None),
+    "wall_clock_stepped": (_wall_clock, 100.0, None),
+}
+
+
+def test_every_limit_has_an_edge_here() -> None:
+    """A limit that is added needs a test of its bounds."""
+    assert list(EDGES) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_reason_comes_above_its_bound_and_not_below(name: str) -> None:
+    """A tenth below the first bound TRUSTED, above it DEGRADED, above the second INVALID."""
+    make, degraded, invalid = EDGES[name]
+
+    assert verdict(make(0.9 * degraded), name) == "TRUSTED"
+    above = make(1.1 * degraded)
+    assert verdict(above, name) == "DEGRADED"
+    assert above["figures"][name]["value"] == pytest.approx(1.1 * degraded, rel=0.02)
+    far = make((1.04 if invalid else 9) * (invalid or degraded))
+    assert verdict(far, name) == ("INVALID" if invalid else "DEGRADED")
+    assert far["verdict"] == verdict(far, name)
+    if invalid:
+        assert verdict(make(0.96 * invalid), name) == "DEGRADED"
+
+
+@pytest.mark.parametrize("name", ["loop_lag", "cpu", "open_files", "ports", "wall_clock_stepped"])
+def test_a_value_at_its_bound_is_within_it(name: str) -> None:
+    """The bound itself is still allowed."""
+    make, degraded, _ = EDGES[name]
+
+    assert verdict(make(degraded), name) == "TRUSTED"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_reason_says_what_was_seen_the_limit_and_what_to_do(name: str) -> None:
+    """Its number, the bound that it exceeds, and a remedy."""
+    make, degraded, _ = EDGES[name]
+    (reason,) = [one for one in make(1.5 * degraded)["reasons"] if one["name"] == name]
+
+    assert re.search(r"\d.*; the limit is \d", reason["message"])
+    assert len(reason["remedy"]) > 20
+
+
+def test_the_lag_is_held_against_the_pace_of_tokens() -> None:
+    """At 200 ms a token 19 ms of lag are within 10 %, and 95 ms within half: kept, but marked."""
+    slow = steady_records(2, 301, service_ms=1000.0)
+
+    assert verdict(of(slow, late_client(19)), "loop_lag") == "TRUSTED"
+    assert verdict(of(slow, late_client(95)), "loop_lag") == "DEGRADED"
+    assert verdict(of(slow, late_client(101)), "loop_lag") == "INVALID"
+
+
+def test_answers_without_a_pace_hold_the_lag_against_their_ttft() -> None:
+    """One token after 500 ms each: 40 ms of lag are within 10 % of that."""
+    prefill = steady_records(2, 301, service_ms=500.0, tokens=1)
+
+    assert verdict(of(prefill, late_client(40)), "loop_lag") == "TRUSTED"
+    assert verdict(of(prefill, late_client(60)), "loop_lag") == "DEGRADED"
+
+
+def test_the_send_delay_is_held_against_the_ttft() -> None:
+    """40 ms late before a TTFT of 1 s are within 5 %; before 100 ms they are far out."""
+    late = [40.0] * 400
+
+    slow = of(open_loop(late, ttft_ms=1000.0), load=OPEN)
+    fast = of(open_loop(late, ttft_ms=100.0), load=OPEN)
+
+    assert verdict(slow, "send_delay") == "TRUSTED"
+    assert verdict(fast, "send_delay") == "INVALID"
+    assert fast["figures"]["send_delay"]["invalid"] == 25.0
+
+
+def test_a_sent_burst_of_first_requests_is_not_late() -> None:
+    """All slots start at once: nobody asked for the last of them at the moment of the first."""
+    records = [
+        known_record(i, [(sent + 50, 1), (sent + 100, 4)], scheduled_ms=0.0, sent_ms=sent)
+        for i in range(64)
+        for sent in [0.5 * i]
+    ]
+    later = known_record(64, [(250, 1), (300, 4)], scheduled_ms=131.5, sent_ms=200)
+
+    assert of(records, load={**CLOSED, "value": 64})["figures"]["turn_round"]["value"] is None
+    found = of([*records, later], load={**CLOSED, "value": 64})
+    assert found["figures"]["turn_round"]["value"] == pytest.approx(68.5)
+
+
+def test_turning_round_is_held_against_what_a_slot_does() -> None:
+    """8 ms between answers of 1 s are no load that is missed; between answers of 20 ms they are."""
+    long = [
+        known_record(i, [(sent + 50, 1), (sent + 1000, 4)], scheduled_ms=sent - 8, sent_ms=sent)
+        for i in range(40)
+        for sent in [1008.0 * i + 8]
+    ]
+
+    assert verdict(of(long, load={**CLOSED, "value": 1}), "turn_round") == "TRUSTED"
+    assert verdict(_turn_round(8.0), "turn_round") == "DEGRADED"
+
+
+def test_connecting_is_not_the_client_s_delay() -> None:
+    """A handshake of 80 ms before each send is the way to the server."""
+    records = [replace(one, connect_ns=80 * MS) for one in open_loop([80.5] * 400)]
+
+    assert of(records, load=OPEN)["figures"]["send_delay"]["value"] == pytest.approx(0.5)
+
+
+def test_a_cap_s_wait_is_named_and_not_blamed_on_the_client() -> None:
+    """Ten a second before one place of 500 ms wait for up to 2.8 s, the client for nothing."""
+    records = [
+        known_record(i, [(sent + 100, 1), (sent + 500, 4)], scheduled_ms=100.0 * i, sent_ms=sent)
+        for i in range(8)
+        for sent in [500.0 * i]
+    ]
+    load = {**OPEN, "value": 10.0}
+    manifest = known_manifest(
+        load={**load, "max_concurrency": 1}, client=known_client(), clock="monotonic"
+    )
+
+    capped = certificate(figures := run_figures(table_of(records), manifest), manifest)
+    blamed = of(records, load=load)
+
+    assert capped["verdict"] == "TRUSTED"
+    assert {"load_not_delivered", "send_delay"} <= {one["name"] for one in blamed["reasons"]}
+    (named,) = [doubt for doubt in doubts(figures, manifest) if doubt.name == "cap_reached"]
+    assert named.message.startswith("7 conversations waited for one of 1 places, for up to 2.80 s")
+
+
+def test_a_client_that_is_slow_on_top_of_a_cap_is_still_seen() -> None:
+    """Two places; what comes after one is free is the client's: 40 ms each time."""
+    records = [
+        known_record(i, [(sent + 100, 1), (sent + 960, 4)], scheduled_ms=float(i), sent_ms=sent)
+        for i in range(40)
+        for sent in [1000.0 * (i // 2) + i % 2]
+    ]
+
+    found = of(records, load={**OPEN, "value": 1000.0, "max_concurrency": 2})
+
+    assert found["figures"]["send_delay"]["value"] == pytest.approx(40.0, abs=0.1)
+
+
+def test_each_worker_has_its_own_places_under_a_cap() -> None:
+    """Two workers share a cap of two: every other conversation waits for the one place of its own.
+
+    The long ones all fall to the first worker, so they wait though the other's place is free.
+    """
+    records = []
+    free_ms = [0.0, 0.0]
+    for i in range(20):
+        due, length = 100.0 * i, (900.0, 50.0)[i % 2]
+        sent = max(due, free_ms[i % 2])
+        free_ms[i % 2] = sent + length
+        events = [(sent + 20, 1), (sent + length, 4)]
+        records.append(known_record(i, events, scheduled_ms=due, sent_ms=sent))
+    load = {**OPEN, "max_concurrency": 2}
+
+    two = of(records, known_client(known_worker(), known_worker()), load=load)
+    one = of(records, load=load)
+
+    assert two["verdict"] == "TRUSTED"
+    assert verdict(one, "send_delay") == "DEGRADED"  # of 20 readings no P99 says more
+
+
+def test_a_client_stopped_95_ms_of_every_100_is_invalid() -> None:
+    """Readings fall on all parts of the pause alike: 90 ms late and more at P99, at no CPU."""
+    lag = {"p50": 45 * MS, "p99": 94 * MS, "max": 95 * MS, "n": 4854}
+    stopped = known_client(known_worker(cpu_s=0.4, loop_lag_ns=lag))
+
+    found = of(client=stopped)
+
+    assert found["verdict"] == "INVALID"
+    (reason,) = found["reasons"]
+    assert reason["message"] == (
+        "the client's event loop woke 94 ms late (p99); the limit is 20 ms"
+    )
+    assert "it used 1.33 %: use a quieter machine" in reason["remedy"]
+
+
+def test_the_remedy_of_a_busy_client_is_twice_the_processes() -> None:
+    """Three processes of which one is at its end: `--workers 6`, or in a sweep `workers: 6`."""
+    workers = [known_worker(), known_worker(), known_worker(cpu_s=29.9)]
+
+    (reason,) = of(client=known_client(*workers))["reasons"]
+
+    assert reason["message"].startswith("the client used 99.7 % of its CPU core")
+    assert "`--workers 6` of harness load, `workers: 6` in a sweep" in reason["remedy"]
+    assert "a quieter machine" in reason["remedy"]
+
+
+def test_the_worst_worker_counts() -> None:
+    """One of four processes is late: its lag, not the mean, is the run's."""
+    late = late_client(30)["workers"][0]
+    workers = [known_worker(), known_worker(), late, known_worker()]
+
+    assert of(client=known_client(*workers))["figures"]["loop_lag"]["value"] == 30
+
+
+def test_a_phase_too_short_for_cpu_is_not_judged_by_it() -> None:
+    """Half a second in which connections were opened says nothing of the CPU."""
+    short = known_client(known_worker(cpu_s=0.49, wall_s=0.5))
+
+    assert of(client=short)["figures"]["cpu"]["value"] is None
+
+
+def test_ports_of_a_long_run_come_back() -> None:
+    """A thousand connections over ten minutes hold a hundred ports at a time."""
+    client = known_client(known_worker(wall_s=600.0), ports={"available": 1000, "used": 1000})
+
+    assert of(client=client)["figures"]["ports"]["value"] == pytest.approx(0.1)
+
+
+def test_a_calibration_is_of_one_process() -> None:
+    """Two processes may take twice what one was calibrated for."""
+    rate = of_rate(steady_records(2, 301))
+    calibration = {"highest_tokens_per_s": 0.6 * rate, "date": "2026-01-05"}
+
+    one = of(client=known_client(calibration=calibration))
+    two = of(client=known_client(known_worker(), known_worker(), calibration=calibration))
+
+    assert verdict(one, "beyond_calibration") == "DEGRADED"
+    assert two["verdict"] == "TRUSTED"
+
+
+def test_a_wall_clock_set_back_is_mentioned_and_no_more() -> None:
+    """No figure rests on it; jumping ahead it looks as a suspended machine does."""
+    for step_ms, told in ((-3000, "TRUSTED"), (3000, "DEGRADED")):
+        client = known_client(wall_clock_step_ns=step_ms * MS)
+        manifest = known_manifest(client=client, clock="monotonic")
+        figures = run_figures(table_of(steady_records(2, 301)), manifest)
+
+        assert certificate(figures, manifest)["verdict"] == told
+        assert [doubt.name for doubt in doubts(figures, manifest)] == ["wall_clock_stepped"]
+
+
+def test_slots_left_empty_count_over_the_steady_window_only() -> None:
+    """A ramp, a drain and a whole run say nothing of how fast the client turns round."""
+    assert of(steady_records(2, 3))["figures"]["in_flight"]["value"] is None
+    assert of(steady_records(2, 301))["figures"]["in_flight"]["value"] == pytest.approx(0)
+    assert of(open_loop([0.0] * 40), load=OPEN)["figures"]["in_flight"]["value"] is None
+
+
+def test_think_time_keeps_a_slot_busy() -> None:
+    """Two users who think for half of the time are two alive."""
+    records = [
+        known_record(
+            4 * n + t, [(start + 10, 1), (start + 50, 4)], sent_ms=start, scheduled_ms=start,
+            conversation=f"c{n}", turn=t, closed_ms=start + (100 if t == 3 else 50),
+        )
+        for n in range(20)
+        for t in range(4)
+        for start in [400.0 * (n // 2) + 200 * (n % 2) + 100 * t]
+    ]  # fmt: skip
+
+    assert of(records)["figures"]["in_flight"]["value"] == pytest.approx(0)
+
+
+def test_what_the_sweep_allows_to_fail_makes_no_run_invalid() -> None:
+    """8 % may fail where 10 % are allowed: marked, not thrown out."""
+    records = steady_records(2, 500)
+    for i in range(80):
+        records[i] = replace(records[i], error_kind="timeout")
+
+    assert verdict(of(records, max_failed_share=0.1), "failed_share") == "DEGRADED"
+    assert verdict(of(records, max_failed_share=0.01), "failed_share") == "INVALID"
+
+
+def test_the_worst_reason_comes_first() -> None:
+    """INVALID before DEGRADED, whatever the order of the limits."""
+    client = known_client(late_client(3)["workers"][0] | {"cpu_s": 29.9})
+
+    found = of(client=client)
+
+    assert [(one["name"], one["verdict"]) for one in found["reasons"]] == [
+        ("cpu", "INVALID"), ("loop_lag", "DEGRADED"),
+    ]  # fmt: skip
+    assert found["verdict"] == "INVALID"
+
+
+def test_the_page_has_the_table_of_the_code() -> None:
+    """docs/certificate.md and the limits cannot drift apart; each is explained below it."""
+    page = PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.+?) \|$", page, re.MULTILINE)
+
+    assert rows == [(limit.name, limit.measures, *limit.texts()) for limit in LIMITS]
+    explained = page.partition("## What each is")[2]
+    assert [name for name in NAMES if f"`{name}`" not in explained] == []
+
+
+@pytest.mark.parametrize(("readings", "found"), [(99, "DEGRADED"), (100, "INVALID")])
+def test_one_stall_of_a_short_run_does_not_make_it_invalid(readings: int, found: str) -> None:
+    """A P99 of few readings is the largest of them."""
+    lag = {"p50": MS // 10, "p99": 60 * MS, "max": 60 * MS, "n": readings}
+
+    assert verdict(of(client=known_client(known_worker(loop_lag_ns=lag))), "loop_lag") == found

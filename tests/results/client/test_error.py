@@ -1,0 +1,405 @@
+"""What a doubtful client means for effects, rows, exit codes and print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from known_runs import (
+    CLOSED,
+    OPEN,
+    known_client,
+    known_manifest,
+    known_record,
+    known_worker,
+    late_client,
+    steady_records,
+)
+
+from harness.cli import main
+from harness.commands import load as load_command
+from harness.commands import load_order
+from harness.results.analysis import summarize
+from harness.results.client.certificate import certificate
+from harness.results.client.error import error_of_pairs
+from harness.results.effects import effects
+from harness.results.metrics import run_figures
+from harness.results.report.client_remarks import client_reasons
+from harness.results.report.serving_block import serving_block
+from harness.results.store.parquet import table_of
+from harness.results.store.sweep_folder import create_sweep, write_run, write_sweep
+
+SWEEP: dict[str, Any] = {
+    "name": "quick",
+    "created": "2026-01-05T10:11:12+00:00",
+    "harness_version": "0.1.0",
+    "model": "m",
+    "hardware": {"gpu": "a100-80gb", "count": 4},
+    "seed": 3,
+    "slo": None,
+    "planned": [],
+}
+OFF = {"prefix_caching": {"value": "off", "base": "on", "implied": {}}}
+METRICS = ("output_tokens_per_s", "ttft_ms", "tpot_ms")
+
+
+def certified(verdict: str, **errors: float | None) -> dict[str, Any]:
+    """Return a certificate with these errors; of every primary metric 0 where none is given."""
+    return {"verdict": verdict, "reasons": [], "errors": {**dict.fromkeys(METRICS, 0.0), **errors}}
+
+
+def arm(
+    name: str, factor: float, client: Mapping[str, Any], **changes: Any
+) -> list[dict[str, Any]]:
+    """Return five blocks of an arm whose figures are `factor` times the baseline's."""
+    noise = (1.004, 0.996, 1.002, 0.998, 1.0) if name != "baseline" else (1.0,) * 5
+    return [
+        {
+            "engine": "vllm",
+            "label": "vllm",
+            "arm": name,
+            "block": block,
+            "seed": block,
+            "workload": "chat",
+            "load": CLOSED,
+            "status": "ok",
+            "flipped": OFF if "=" in name else {},
+            "clock": "monotonic",
+            "certificate": client,
+            "values": {
+                "output_tokens_per_s": 1000 / factor / noise[block],
+                "ttft_ms.p50": 200 * factor * noise[block],
+                "tpot_ms.p50": 20 * factor * noise[block],
+            },
+            **changes,
+        }
+        for block in range(5)
+    ]
+
+
+TRUSTED = certified("TRUSTED", ttft_ms=0.5, tpot_ms=None)  # its errors are within the limits
+
+
+def verdicts(
+    factor: float, client: Mapping[str, Any], base: Mapping[str, Any] = TRUSTED
+) -> tuple[dict[str, str], list[str]]:
+    """Return the verdicts of one arm by metric, and the notes."""
+    runs = arm("baseline", 1.0, base) + arm("pc=off", factor, client)
+    found, notes = effects(runs)
+    return {row["metric"]: row["verdict"] for row in found if row["verdict"]}, notes
+
+
+def test_an_effect_smaller_than_the_error_of_a_degraded_client_is_inconclusive() -> None:
+    """8 % of TTFT where the client may have made 10 %: not told; the other metrics stay as sure."""
+    found, notes = verdicts(1.08, certified("DEGRADED", ttft_ms=0.10, tpot_ms=0.01))
+
+    assert found == {
+        "output_tokens_per_s": "BETTER", "ttft_ms.p50": "INCONCLUSIVE", "tpot_ms.p50": "BETTER",
+    }  # fmt: skip
+    assert any("inconclusive for pc=off: the client of some runs is DEGRADED" in n for n in notes)
+
+
+def test_an_effect_larger_than_the_error_keeps_its_verdict() -> None:
+    """30 % is more than a client that is off by 10 % can have made: kept, and nothing is noted."""
+    found, notes = verdicts(1.3, certified("DEGRADED", ttft_ms=0.10, tpot_ms=0.10))
+
+    assert set(found.values()) == {"BETTER"}
+    assert not any("DEGRADED" in note for note in notes)
+
+
+def test_a_trusted_client_widens_nothing() -> None:
+    """Its errors may be told: they are below the limits, and no verdict changes for them."""
+    found, notes = verdicts(1.08, TRUSTED)
+
+    assert set(found.values()) == {"BETTER"}
+    assert not any("DEGRADED" in note for note in notes)
+
+
+def test_no_difference_needs_room_for_the_error() -> None:
+    """Equal within 0.5 %: with an error of 1 % still within ±3 %, with one of 5 % nobody knows."""
+    sure, _ = verdicts(1.0, certified("DEGRADED", ttft_ms=0.01))
+    unsure, _ = verdicts(1.0, certified("DEGRADED", ttft_ms=0.05))
+
+    assert sure["ttft_ms.p50"] == "NO DIFFERENCE"
+    assert unsure["ttft_ms.p50"] == "INCONCLUSIVE"
+    assert unsure["tpot_ms.p50"] == "NO DIFFERENCE"
+
+
+def test_an_error_that_is_not_known_leaves_no_verdict() -> None:
+    """Tokens that nobody counted: of TPOT nothing is said, however large the effect."""
+    found, _ = verdicts(3.0, certified("DEGRADED", tpot_ms=None))
+
+    assert (found["tpot_ms.p50"], found["ttft_ms.p50"]) == ("INCONCLUSIVE", "BETTER")
+
+
+def test_the_errors_of_both_sides_add_up() -> None:
+    """6 % of each side are 12 % of their ratio, in which 10 % drown; 6 % of one side are not."""
+    degraded = certified("DEGRADED", ttft_ms=0.06)
+
+    assert verdicts(1.10, degraded, degraded)[0]["ttft_ms.p50"] == "INCONCLUSIVE"
+    assert verdicts(1.10, degraded)[0]["ttft_ms.p50"] == "BETTER"
+
+
+def test_the_worst_block_counts() -> None:
+    """One DEGRADED run of ten is enough; none at all is an error of nothing."""
+    pairs = [({"certificate": TRUSTED}, {"certificate": TRUSTED})] * 4
+    one = {"certificate": certified("DEGRADED", ttft_ms=0.2)}
+
+    assert error_of_pairs(pairs, "ttft_ms.p50") == 0
+    assert error_of_pairs([*pairs, (one, pairs[0][0])], "ttft_ms.p50") == 0.2
+    assert error_of_pairs([({}, {})], "ttft_ms.p50") == 0
+
+
+def errors_of(records: list[Any], **manifest: Any) -> dict[str, float | None]:
+    told: dict[str, Any] = {"client": late_client(3), "clock": "monotonic", **manifest}
+    whole = known_manifest(**told)
+    errors: dict[str, float | None] = certificate(run_figures(table_of(records), whole), whole)[
+        "errors"
+    ]
+    return errors
+
+
+def test_the_errors_are_the_lag_over_what_is_measured() -> None:
+    """3 ms of lag: 15 % of a TTFT of 20 ms, 3.75 % of the 80 ms from first to last token."""
+    errors = errors_of(steady_records(2, 301))
+
+    assert errors["ttft_ms"] == pytest.approx(3 / 20)
+    assert errors["tpot_ms"] == pytest.approx(3 / 80)
+    assert errors["output_tokens_per_s"] == pytest.approx(0)
+    assert errors["scheduled_ttft_ms"] is None
+
+
+def test_from_the_schedule_the_send_delay_is_in_the_error() -> None:
+    """2 ms sent late and 3 ms of lag, of 52 ms since the request was due."""
+    records = [
+        known_record(i, [(due + 52, 1), (due + 152, 4)], scheduled_ms=due, sent_ms=due + 2)
+        for i in range(400)
+        for due in [10.0 * i]
+    ]
+
+    errors = errors_of(records, load=OPEN)
+
+    assert errors["scheduled_ttft_ms"] == pytest.approx(5 / 52)
+    assert errors["ttft_ms"] == pytest.approx(3 / 50)
+
+
+def test_what_the_load_lacks_and_a_clock_that_stood_are_in_every_error() -> None:
+    """A slot empty for 5 % of the time, a jump of 0.6 s in 30: 7 % more of each figure."""
+    records = [
+        known_record(2 * i + slot, [(begin + 19, 1), (begin + 95, 4)], sent_ms=begin)
+        for i in range(400)
+        for slot in range(2)
+        for begin in [100.0 * i + 50 * slot]
+    ]
+
+    errors = errors_of(records, client={**late_client(1.9), "wall_clock_step_ns": 600_000_000})
+
+    assert errors["output_tokens_per_s"] == pytest.approx(0.07, abs=0.001)
+    assert errors["ttft_ms"] == pytest.approx(0.17, abs=0.001)
+
+
+def test_unknown_lag_and_uncounted_tokens_leave_the_errors_open() -> None:
+    """Not known is null, never 0."""
+    counted = steady_records(2, 301)
+    silent = known_client(known_worker(loop_lag_ns=None))
+    uncounted = [
+        known_record(i, [(10.0 * i + 5, 1), (10.0 * i + 9, 1)], sent_ms=10.0 * i, source="client")
+        for i in range(300)
+    ]
+
+    lagless, eventful = errors_of(counted, client=silent), errors_of(uncounted)
+
+    assert (lagless["ttft_ms"], lagless["tpot_ms"]) == (None, None)
+    assert (eventful["tpot_ms"], eventful["output_tokens_per_s"]) == (None, None)
+    assert eventful["ttft_ms"] is not None
+
+
+def store(folder: Path, late_ms: Mapping[str, float], blocks: int = 1, **changes: Any) -> Path:
+    """Store a sweep in real time whose arms have clients that are late so much."""
+    create_sweep(folder)
+    write_sweep(folder, SWEEP)
+    for block in range(blocks):
+        for place, (name, lag_ms) in enumerate(late_ms.items()):
+            manifest = known_manifest(
+                key=f"{block}{place}".ljust(16, "f"),
+                arm=name,
+                block=block,
+                flipped=OFF if "=" in name else {},
+                clock="monotonic",
+                engine_kind="real",
+                client=late_client(lag_ms),
+                **changes,
+            )
+            slower = 1.5 if "=" in name else 1.0
+            records = steady_records(2, 12, scale=slower * (1 + 0.01 * block))
+            write_run(folder, manifest["key"], manifest, records)
+    return folder
+
+
+CLIENTS = {"baseline": 0.2, "baseline-again": 3.0, "prefix_caching=off": 95.0}
+
+
+def test_an_invalid_run_is_in_no_effect_and_no_mean(tmp_path: Path) -> None:
+    """Its status, its reason and its figures are shown; arms and effects do without it."""
+    summary = summarize(store(tmp_path / "s", CLIENTS))
+
+    runs = {run["arm"]: run for run in summary["runs"]}
+    assert {name: run["status"] for name, run in runs.items()} == {
+        "baseline": "ok", "baseline-again": "ok", "prefix_caching=off": "invalid",
+    }  # fmt: skip
+    invalid = runs["prefix_caching=off"]
+    assert invalid["reason"] == "the client's event loop woke 95 ms late (p99); the limit is 20 ms"
+    assert invalid["reason"] == invalid["certificate"]["reasons"][0]["message"]
+    assert invalid["metrics"]["ttft_ms"] is not None
+    assert {effect["arm"] for effect in summary["effects"]} == {"baseline-again"}
+    arms = {one["arm"]: one for one in summary["arms"]}
+    assert {name: one["certificate"] for name, one in arms.items()} == {
+        "baseline": "TRUSTED", "baseline-again": "DEGRADED", "prefix_caching=off": "INVALID",
+    }  # fmt: skip
+    assert arms["prefix_caching=off"]["n_blocks"] == 0
+    assert set(arms["prefix_caching=off"]["metrics"].values()) == {None}
+
+
+def test_a_block_whose_client_is_invalid_leaves_the_others_in(tmp_path: Path) -> None:
+    """Two of three blocks are compared; the arm is ok, and as good as its worst block left."""
+    folder = store(tmp_path / "s", {"baseline": 0.2, "prefix_caching=off": 0.2}, blocks=2)
+    manifest = known_manifest(
+        key="e" * 16, arm="prefix_caching=off", block=2, flipped=OFF, clock="monotonic",
+        client=late_client(95),
+    )  # fmt: skip
+    write_run(folder, manifest["key"], manifest, steady_records(2, 12))
+
+    arms = {one["arm"]: one for one in summarize(folder)["arms"]}
+
+    off = arms["prefix_caching=off"]
+    assert (off["status"], off["n_blocks"], off["certificate"]) == ("ok", 2, "TRUSTED")
+
+
+@pytest.mark.parametrize("status", ["failed", "void"])
+def test_what_went_wrong_otherwise_keeps_its_name(tmp_path: Path, status: str) -> None:
+    """A void or failed run stays one, however bad its client was."""
+    folder = store(tmp_path / "s", {"baseline": 95.0}, status=status, reason="so it was")
+
+    (run,) = summarize(folder)["runs"]
+
+    assert (run["status"], run["reason"]) == (status, "so it was")
+    assert run["certificate"]["verdict"] == "INVALID"
+    assert client_reasons([run]) == []
+    assert [one.name for one in client_reasons([{**run, "status": "ok"}])] == ["loop_lag"]
+
+
+def test_nothing_is_said_twice(tmp_path: Path) -> None:
+    """What the certificate holds against a run is no doubt of a check as well."""
+    records = steady_records(2, 500)
+    for i in range(100):
+        records[i] = known_record(
+            i, [(5, 1)], source="client", asked_tokens=9, error_kind="timeout" if i < 20 else None
+        )
+    manifest = known_manifest(client=known_client(), clock="monotonic", max_failed_share=0.05)
+    uncertified = known_manifest(key="1" * 16, max_failed_share=0.05)
+    create_sweep(tmp_path / "s")
+    write_sweep(tmp_path / "s", SWEEP)
+    for one in (manifest, uncertified):
+        write_run(tmp_path / "s", one["key"], one, records)
+
+    certified_run, virtual = summarize(tmp_path / "s")["runs"]
+
+    reasons = {reason["name"] for reason in certified_run["certificate"]["reasons"]}
+    checks = {check["name"] for check in certified_run["checks"]}
+    assert {"failed_share", "usage_missing", "shorter_than_asked"} <= reasons
+    assert not checks & (reasons | {"some_failed"})
+    assert {"some_failed", "usage_missing", "shorter_than_asked"} <= {
+        check["name"] for check in virtual["checks"]
+    }
+
+
+@pytest.mark.parametrize(("late_ms", "code"), [(0.2, 0), (4.0, 0), (95.0, 1)])
+def test_a_report_of_an_invalid_client_is_exit_1(
+    tmp_path: Path, late_ms: float, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TRUSTED and DEGRADED runs are good; one INVALID run is not vouched for."""
+    folder = store(tmp_path / "s", {"baseline": 0.2, "prefix_caching=off": late_ms})
+
+    assert main(["report", str(folder), "--json"]) == code
+
+    summary = json.loads(capsys.readouterr().out)
+    assert [run["certificate"]["verdict"] for run in summary["runs"]] == [
+        "TRUSTED", {0.2: "TRUSTED", 4.0: "DEGRADED", 95.0: "INVALID"}[late_ms],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("late_ms", "code"), [(0.2, 0), (4.0, 0), (95.0, 1)])
+def test_a_load_by_an_invalid_client_is_exit_1(
+    tmp_path: Path,
+    late_ms: float,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`harness load` prints the certificate beside the figures, and does not vouch for INVALID."""
+    summary = summarize(store(tmp_path / "s", {"baseline": late_ms}))
+    monkeypatch.setattr(load_order, "attach", lambda *_, **__: SimpleNamespace())
+    monkeypatch.setattr(load_command, "load_server", lambda *_: summary)
+
+    assert main(["load", "http://127.0.0.1:1", "--model", "m"]) == code
+
+    verdict = {0.2: "TRUSTED", 4.0: "DEGRADED", 95.0: "INVALID"}[late_ms]
+    assert f"Client certificate: {verdict}\n" in capsys.readouterr().out
+
+
+def block_of(folder: Path, client: dict[str, Any] | None, **changes: Any) -> list[str]:
+    create_sweep(folder)
+    write_sweep(folder, SWEEP)
+    manifest = known_manifest(client=client, clock="monotonic", **changes)
+    write_run(folder, manifest["key"], manifest, steady_records(2, 301))
+    return serving_block(summarize(folder)).splitlines()
+
+
+def test_a_trusted_client_is_one_line_of_the_block(tmp_path: Path) -> None:
+    """It stands right below the figures, and needs no more words."""
+    lines = block_of(tmp_path / "s", known_client())
+
+    place = lines.index("=" * 50)
+    assert lines[place + 1 : place + 3] == ["Client certificate: TRUSTED", "window: steady"]
+
+
+def test_the_block_tells_each_reason_and_each_remedy_once(tmp_path: Path) -> None:
+    """Two reasons with one remedy; nothing is wider than 100 columns."""
+    worker = late_client(3)["workers"][0] | {"cpu_s": 29.7}
+
+    lines = block_of(tmp_path / "s", known_client(worker))
+
+    place = lines.index("Client certificate: INVALID")
+    assert lines[place + 1 : place + 3] == [
+        "  INVALID: the client used 99 % of its CPU core; the limit is 95 %",
+        "  DEGRADED: the client's event loop woke 3 ms late (p99); the limit is 2 ms",
+    ]
+    more = "more client processes (`--workers 2` of harness load, `workers: 2` in a sweep)"
+    assert lines[place + 3 : place + 6] == [
+        f"  remedy: use {more} or a",
+        "    quieter machine",
+        "window: steady",
+    ]
+    assert max(map(len, lines)) <= 100
+
+
+def test_a_run_without_a_certificate_says_why(tmp_path: Path) -> None:
+    """An older run is not called trusted."""
+    lines = block_of(tmp_path / "s", None)
+
+    place = lines.index("Client certificate: none")
+    assert lines[place + 1].startswith("  not recorded: ")
+
+
+def test_the_csv_has_the_verdict(tmp_path: Path) -> None:
+    """One column for those who filter runs in a spreadsheet."""
+    folder = store(tmp_path / "s", CLIENTS)
+    main(["report", str(folder), "--json"])
+
+    header, *rows = (folder / "summary.csv").read_text(encoding="utf-8").splitlines()
+    place = header.split(",").index("certificate")
+    assert [row.split(",")[place] for row in rows] == ["TRUSTED", "DEGRADED", "INVALID"]

@@ -1,0 +1,159 @@
+"""`--dialect`: another tool's figures beside ours, in JSON and in print, below the headline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from known_runs import OPEN, known_manifest, known_record, steady_records
+
+from harness.cli import main
+from harness.results.analysis import summarize
+from harness.results.dialects import DIALECTS
+from harness.results.dialects.block import dialect_block
+from harness.results.dialects.document import dialect_document
+from harness.results.store.sweep_folder import create_sweep, write_run, write_sweep
+
+SWEEP = {
+    "name": "s",
+    "created": "2026-01-01T00:00:00+00:00",
+    "model": "m",
+    "hardware": {"gpu": "a100-80gb", "count": 4},
+    "seed": 1,
+    "planned": [],
+}
+
+
+def stored(folder: Path, records: list[Any], **manifest: Any) -> Path:
+    """Return the folder of a sweep with one run of these records."""
+    create_sweep(folder)
+    write_sweep(folder, SWEEP)
+    known = known_manifest(**manifest)
+    write_run(folder, known["key"], known, records)
+    return folder
+
+
+def beside(folder: Path, tool: str) -> dict[str, dict[str, Any]]:
+    """Return the tool's figures of the one run, by name."""
+    (run,) = dialect_document(folder, tool, summarize(folder))["runs"]
+    return {figure["name"]: figure for figure in run["figures"]}
+
+
+def test_ours_stands_beside_and_a_difference_has_its_reason(tmp_path: Path) -> None:
+    """Bundled tokens: equal TTFT needs no word, unequal TPOT and ITL say what sets them apart."""
+    bundles = [(100.0 * k, 4) for k in range(1, 6)]
+    found = beside(stored(tmp_path / "s", [known_record(0, bundles)]), "vllm")
+
+    assert found["Mean TTFT (ms)"] == {
+        "name": "Mean TTFT (ms)",
+        "value": 100,
+        "own_name": "metrics.ttft_ms.mean",
+        "own_value": 100,
+        "why": None,
+    }
+    tpot = found["Mean TPOT (ms)"]
+    assert (tpot["value"], tpot["own_value"]) == pytest.approx((400 / 19, 25))
+    assert tpot["why"] == "first chunk taken as 1 token"
+    assert found["Mean ITL (ms)"]["why"] == "gaps of chunks, not of tokens"
+    assert found["Total generated tokens"]["own_value"] == 20
+    assert found["Peak concurrent requests"]["own_value"] is None
+
+
+def test_a_window_is_told_where_the_formula_is_the_same(tmp_path: Path) -> None:
+    """In a steady closed loop ours are the window's; the other tool has no window."""
+    records = steady_records(2, 6)
+    records.append(known_record(99, [(700, 1), (900, 1)], sent_ms=600))
+    found = beside(stored(tmp_path / "s", records), "vllm")
+
+    assert found["Request throughput (req/s)"]["why"] == "of the whole run; here, its window"
+    assert found["Successful requests"]["why"] is None
+
+
+def test_units_are_those_of_the_tool(tmp_path: Path) -> None:
+    """Our milliseconds stand beside seconds as seconds."""
+    found = beside(stored(tmp_path / "s", [known_record(0, [(500, 1), (2500, 1)])]), "guidellm")
+
+    assert found["Request Latency Sec Mean"]["value"] == 2.5
+    assert found["Request Latency Sec Mean"]["own_value"] == 2.5
+
+
+@pytest.mark.parametrize("tool", DIALECTS)
+def test_no_line_is_wider_than_a_page(tmp_path: Path, tool: str) -> None:
+    """Every name, every reason and numbers of many digits stay within 100 columns."""
+    kinds = ("error_event", "aborted", "cancelled", "http_500", "no_token")
+    records = [
+        known_record(
+            i,
+            [] if kind in ("http_500", "no_token") else [(4e8, 4), (9e8, 40_000_000)],
+            scheduled_ms=0,
+            sent_ms=1e8,
+            closed_ms=1e9,
+            error_kind=kind,
+            asked_tokens=50_000_000,
+            turn=i,
+            conversation="c",
+        )
+        for i, kind in enumerate((None, None, *kinds))
+    ]
+    slo = {"ttft_ms": 4e8, "tpot_ms": 1.0, "e2e_ms": 1e9}
+    folder = stored(tmp_path / "s", records, load=OPEN, slo=slo)
+    summary = summarize(folder)
+    document = dialect_document(folder, tool, summary)
+
+    lines = dialect_block(summary, document).splitlines()
+
+    assert max(map(len, lines)) <= 100
+    assert "(SIMULATED)" in lines[0] + lines[1]
+    assert len(document["runs"][0]["figures"]) > 20
+    json.dumps(document, allow_nan=False)
+
+
+def test_report_prints_the_dialect_below_our_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Our tables come first; nothing of another tool stands there unless it is asked for."""
+    folder = str(stored(tmp_path / "s", steady_records(2, 6)))
+
+    assert main(["report", folder]) == 0
+    plain = capsys.readouterr().out.partition("wrote ")[0]
+    assert main(["report", folder, "--dialect", "guidellm"]) == 0
+    told = capsys.readouterr().out
+
+    assert "GuideLLM" not in plain
+    assert told.startswith(plain)
+    assert "GuideLLM" in told
+    assert "approximated: " in told
+
+
+def test_report_adds_one_key_to_the_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--json` has the summary as ever, the dialect beside it; `summary.json` is the summary."""
+    folder = stored(tmp_path / "s", steady_records(2, 6))
+
+    main(["report", str(folder), "--json"])
+    plain = json.loads(capsys.readouterr().out)
+    main(["report", str(folder), "--json", "--dialect", "aiperf"])
+    told = json.loads(capsys.readouterr().out)
+
+    assert told.pop("dialect")["tool"] == "aiperf"
+    assert told == plain == json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+
+
+def test_an_unknown_dialect_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    """The known ones are named."""
+    with pytest.raises(SystemExit) as ended:
+        main(["report", "x", "--dialect", "wrk"])
+
+    assert ended.value.code == 2
+    text = capsys.readouterr().err
+    assert all(tool in text for tool in DIALECTS)
+
+
+def test_a_run_without_requests_has_no_figures(tmp_path: Path) -> None:
+    """An engine that never started leaves a stored run in which nothing was sent."""
+    folder = stored(tmp_path / "s", [], status="failed", reason="did not start")
+
+    assert dialect_document(folder, "vllm", summarize(folder))["runs"] == []

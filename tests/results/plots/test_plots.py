@@ -1,0 +1,400 @@
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from PIL import Image
+from summaries import ARMS, Fixture, as_open_loop, make_distributions, make_summary, only
+
+from harness.results.plots import draw_all
+from harness.results.plots.canvas import style
+from harness.results.plots.effects import effects_figure
+from harness.results.plots.latency import latency_figure
+from harness.results.plots.throughput import throughput_figure
+from harness.results.report.plot_list import PlannedFigure, planned_figures
+
+SIMULATED = make_summary()
+REAL = make_summary(Fixture(simulated=False, blocks=5, skipped="quantization=int8"))
+OPEN = as_open_loop(SIMULATED)
+CLIENTS = make_summary(
+    Fixture(
+        simulated=False,
+        blocks=5,
+        void=None,
+        invalid="chunked_prefill=off",
+        degraded="cuda_graphs=off",
+    )
+)
+
+
+@pytest.fixture(autouse=True)
+def look() -> Iterator[None]:
+    with style():
+        yield
+
+
+def drawn(summary: dict[str, Any], planned: PlannedFigure) -> Figure:
+    if planned.kind == "effects":
+        return effects_figure(summary, planned)
+    if planned.kind == "throughput":
+        return throughput_figure(summary, planned)
+    return latency_figure(summary, planned, requests())
+
+
+@cache
+def requests() -> dict[str, pd.DataFrame]:
+    """The requests of `SIMULATED`, which no figure changes."""
+    return {
+        key: frame.assign(scheduled_ttft_ms=frame["ttft_ms"])
+        for key, frame in make_distributions(SIMULATED).items()
+    }
+
+
+def texts(figure: Figure) -> list[Text]:
+    """All texts that a reader sees, in their final places."""
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.draw()
+    found = figure.findobj(Text)
+    return [text for text in found if isinstance(text, Text) and text.get_text().strip()]
+
+
+def words(figure: Figure) -> str:
+    return " ".join(" ".join(text.get_text() for text in texts(figure)).split())
+
+
+def planned(summary: dict[str, Any], kind: str, place: int = -1) -> PlannedFigure:
+    return [figure for figure in planned_figures(summary) if figure.kind == kind][place]
+
+
+KNOWN = {"simulated": SIMULATED, "real": REAL, "open": OPEN, "clients": CLIENTS}
+
+
+@cache
+def known(name: str, kind: str, place: int = -1) -> Figure:
+    """A figure of a summary that no test changes, made once for all that look at it."""
+    return drawn(KNOWN[name], planned(KNOWN[name], kind, place))
+
+
+@cache
+def said(name: str, kind: str, place: int = -1) -> str:
+    """The words of such a figure."""
+    return words(known(name, kind, place))
+
+
+@pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
+@pytest.mark.parametrize("name", KNOWN)
+def test_no_two_texts_of_a_figure_touch_and_all_are_inside(name: str, kind: str) -> None:
+    """With 15 arms and two loads every text is whole, and none lies on another."""
+    figure = known(name, kind)
+
+    seen = [text for text in texts(figure) if text.get_visible()]
+    boxes = [text.get_window_extent() for text in seen]
+    ticks = {text for axes in figure.axes for text in axes.get_xticklabels()}
+    for (one, box), (two, other) in itertools.combinations(zip(seen, boxes, strict=True), 2):
+        across = min(box.x1, other.x1) - max(box.x0, other.x0)
+        up = min(box.y1, other.y1) - max(box.y0, other.y0)
+        assert min(across, up) <= 3, f"{one.get_text()!r} lies on {two.get_text()!r}"
+    width, height = figure.canvas.get_width_height()
+    for text, box in zip(seen, boxes, strict=True):
+        assert box.x0 >= 0, text.get_text()
+        assert box.y0 >= 0, text.get_text()
+        assert box.x1 <= width, text.get_text()
+        assert box.y1 <= height, text.get_text()
+    assert ticks
+
+
+@pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
+def test_each_figure_of_a_simulation_says_simulated(kind: str) -> None:
+    """The mark is on every kind of figure, and on none of an engine that ran for real."""
+    assert "SIMULATED" in said("simulated", kind)
+    assert "simulated" not in said("real", kind).lower()
+
+
+@pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
+def test_each_figure_names_every_arm(kind: str) -> None:
+    """No arm is dropped from a figure in silence, void and skipped ones neither."""
+    for name in ("simulated", "real"):
+        found = said(name, kind)
+        for arm in ARMS:
+            toggle, value = arm.split("=")
+            base = ARMS[arm][1:3]
+            names = {f"{toggle} {value}", f"{toggle} {'/'.join(base)}", f"{toggle} on/off"}
+            assert any(name in found for name in names), arm
+
+
+@pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
+def test_a_void_arm_is_named_void(kind: str) -> None:
+    """What takes no part in the comparison says so where it would have stood."""
+    assert "VOID" in said("simulated", kind)
+
+
+@pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
+def test_an_arm_whose_client_is_invalid_is_named_so(kind: str) -> None:
+    """Its figures are the client's: it is drawn as a void arm is, under its own word."""
+    assert "INVALID" in said("clients", kind)
+    assert "INVALID" not in said("real", kind)
+
+
+@pytest.mark.parametrize(("kind", "marks"), [("effects", 3), ("throughput", 1), ("latency", 1)])
+def test_an_arm_whose_client_is_degraded_carries_a_mark(kind: str, marks: int) -> None:
+    """A dagger at each of its figures, explained below; on no figure of trusted clients."""
+    found = said("clients", kind)
+
+    assert found.count("†") > marks
+    assert found.count("†: the client is DEGRADED") == 1
+    assert "†" not in said("clients", kind, 0)
+
+
+@pytest.mark.parametrize("kind", ["effects", "latency"])
+def test_a_void_arm_is_hatched(kind: str) -> None:
+    """The band or the shape of a void arm is hatched, those of good arms are not."""
+    whole = make_summary(Fixture(void=None))
+    figure, clean = known("simulated", kind), drawn(whole, planned(whole, kind))
+
+    assert figure.findobj(lambda artist: bool(getattr(artist, "get_hatch", lambda: None)()))
+    assert not clean.findobj(lambda artist: bool(getattr(artist, "get_hatch", lambda: None)()))
+
+
+def test_an_effect_stands_at_its_ratio_with_its_interval() -> None:
+    """The mark's place on the axis is the ratio itself, the line runs from low to high."""
+    summary = only(SIMULATED, ["baseline", "tensor_parallel=8"])
+    figure = drawn(summary, planned(summary, "effects", 0))
+
+    effects = [
+        effect
+        for effect in summary["effects"]
+        if effect["metric"] == "output_tokens_per_s" and effect["workload"] == "support-bot"
+    ]
+    lines = [list(line.get_xdata()) for line in figure.axes[0].get_lines()]  # type: ignore[arg-type] # arrays
+    for effect in effects:
+        assert [effect["ratio"]] in lines
+        assert [effect["low"], effect["high"]] in lines
+
+
+def test_an_interval_without_end_does_not_squeeze_the_ratios() -> None:
+    """Two blocks can give an interval over many decades: it is cut off, the ratios stay apart."""
+    summary = make_summary()
+    for effect in summary["effects"]:
+        effect["low"], effect["high"] = effect["ratio"] / 1e6, effect["ratio"] * 1e6
+
+    figure = drawn(summary, planned(summary, "effects", 0))
+
+    low, high = figure.axes[0].get_xlim()
+    assert high / low < 1000
+
+
+def test_the_way_to_better_is_written_above_each_metric() -> None:
+    """More throughput is better, less latency is better."""
+    figure = known("simulated", "effects")
+
+    titles = [axes.get_title() for axes in figure.axes]
+    assert [title.split("   ")[1] for title in titles] == ["better →", "← better", "← better"]
+
+
+def test_verdicts_are_drawn_from_five_blocks_on_only() -> None:
+    """Three blocks: bare ratios. Five: the mark of the verdict beside the ratio."""
+    assert "▲" not in said("simulated", "effects")
+    assert "2.64▲" in said("real", "effects", 0)
+
+
+def test_arms_like_the_baseline_share_its_label() -> None:
+    """Marks within the margin of the baseline are named together instead of on top of it."""
+    found = said("simulated", "throughput", 0)
+
+    assert "baseline and within ±3 % of it: baseline-again, speculative ngram" in found
+
+
+def test_an_unreliable_p99_is_marked_in_the_figure() -> None:
+    """With 20 requests the P99 carries ~, with 300 it does not."""
+    few, many = (said("simulated", "latency", place) for place in (0, 1))
+
+    assert "~160" in few
+    assert "~" not in many.replace("~ and dotted", "")
+
+
+def test_a_metric_nobody_has_is_a_dash() -> None:
+    """Without a single TPOT (one-token answers) the figure is drawn, with dashes for it."""
+    summary = only(make_summary(), ["baseline", "batching=static"])
+    for arm in summary["arms"]:
+        arm["metrics"]["tpot_ms.p50"] = arm["metrics"]["tpot_ms.p99"] = None
+    frames = {
+        key: frame.assign(tpot_ms=float("nan"))
+        for key, frame in make_distributions(summary).items()
+    }
+
+    figure = latency_figure(summary, planned(summary, "latency", 1), frames)
+
+    assert words(figure).count("–") == 4
+    assert "nan" not in words(figure)
+
+
+def assert_no_text_on_another(figure: Figure) -> None:
+    seen = [text for text in texts(figure) if text.get_visible()]
+    boxes = [text.get_window_extent() for text in seen]
+    for (one, box), (two, other) in itertools.combinations(zip(seen, boxes, strict=True), 2):
+        across = min(box.x1, other.x1) - max(box.x0, other.x0)
+        up = min(box.y1, other.y1) - max(box.y0, other.y0)
+        assert min(across, up) <= 3, f"{one.get_text()!r} lies on {two.get_text()!r}"
+
+
+def combined(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return the summary with every treatment flipping four toggles more, as a full grid has."""
+    more = {
+        name: {"value": "off", "base": "on", "implied": {}}
+        for name in ("chunked_prefill", "overlap_scheduling", "prefix_caching", "cuda_graphs")
+    }
+    copy: dict[str, Any] = json.loads(json.dumps(summary))
+    for row in [*copy["arms"], *copy["runs"]]:
+        row["flipped"] = row["flipped"] and more | row["flipped"]
+    for effect in copy["effects"]:
+        if effect["toggle"] != "baseline-again":
+            effect["ratio_of"] = f"off+off+off+off+{effect['value']}/on+on+on+on+base"
+            effect["toggle"] += "+" + "+".join(more)
+    return copy
+
+
+@pytest.mark.parametrize("kind", ["effects", "latency"])
+def test_names_of_many_flips_do_not_run_into_each_other(kind: str) -> None:
+    """Arms of five flips take five lines and more: their rows grow with them."""
+    summary = combined(SIMULATED)
+
+    assert_no_text_on_another(drawn(summary, planned(summary, kind)))
+
+
+def test_closed_and_open_loop_in_one_figure_keep_their_titles_apart() -> None:
+    """The middle column is of two kinds of TTFT; its title stays off its neighbours'."""
+    loads = [make_summary(), as_open_loop(make_summary())]
+    parts = ("arms", "runs", "effects")
+    both = combined(
+        {**SIMULATED, **{part: loads[0][part] + loads[1][part] for part in parts}}
+    )  # long names leave narrow columns
+
+    figure = drawn(both, planned(both, "effects"))
+
+    assert "TTFT p50 / TTFT p50 from due" in words(figure)
+    assert_no_text_on_another(figure)
+
+
+def test_long_names_of_loads_keep_inside_the_figure() -> None:
+    """Four loads with rate, requests and duration take as many lines of the legend as they need."""
+    summary = as_open_loop(only(make_summary(), ["baseline", "baseline-again"]))
+    for part in ("runs", "arms", "effects"):
+        rows = [row for row in summary[part] if row["load"]["value"] == 1]
+        summary[part] = [
+            {**row, "load": {**row["load"], "value": 1000.25 * i, "arrivals": "constant"}}
+            for i in range(1, 5)
+            for row in rows
+        ]
+
+    figure = drawn(summary, planned(summary, "effects"))
+
+    assert_no_text_on_another(figure)
+    width, _ = figure.canvas.get_width_height()
+    assert all(text.get_window_extent().x1 <= width for text in texts(figure))
+    assert "4,001 conversations/s constant, 20 requests, 300 s" in words(figure)
+
+
+def test_single_toggles_stand_above_pairs() -> None:
+    """Pairs come after the last single toggle, and before the control."""
+    summary = make_summary()
+    for effect in summary["effects"]:
+        if effect["arm"] == "quantization=int4":
+            effect["toggle"] = "quantization+cuda_graphs"
+
+    figure = drawn(summary, planned(summary, "effects"))
+
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert names[-2].startswith("quantization int4")
+    assert names[-1].startswith("baseline-again")
+
+
+def test_open_loop_draws_ttft_from_when_a_request_was_due() -> None:
+    """The axis names it, so that nobody takes it for the time from the send."""
+    assert "TTFT from due" in said("open", "latency")
+    assert "TTFT p50 from due" in said("open", "effects")
+
+
+def test_names_are_drawn_as_they_are_and_never_leave_the_folder(tmp_path: Path) -> None:
+    """Dollars are no formula, and a name with slashes and dots does not choose another folder."""
+    summary = only(make_summary(), ["baseline"])
+    for part in ("runs", "arms"):
+        for entry in summary[part]:
+            entry["workload"] = f"../../$x_{{{entry['workload']}}}$"
+
+    paths = draw_all(summary, make_distributions(summary), tmp_path)
+
+    assert {path.parent for path in paths} == {tmp_path}
+    assert len(set(paths)) == 6
+    figure = drawn(summary, planned(summary, "throughput"))
+    assert "../../$x_{chat}$" in words(figure)
+
+
+def test_names_that_differ_in_signs_only_get_files_of_their_own() -> None:
+    """Two workloads whose names make the same plain letters do not overwrite each other."""
+    summary = make_summary()
+    for part in ("runs", "arms", "effects"):
+        for entry in summary[part]:
+            entry["workload"] = {"chat": "a b", "support-bot": "a/b"}[entry["workload"]]
+
+    files = [figure.file for figure in planned_figures(summary)]
+
+    assert len(files) == len(set(files)) == 8
+
+
+def test_many_loads_are_spread_over_several_figures() -> None:
+    """Six loads make two figures of effects, of four and two loads, with colours that go on."""
+    summary = make_summary()
+    for part in ("runs", "arms", "effects"):
+        rows = [row for row in summary[part] if row["load"]["value"] == 1]
+        summary[part] = [
+            {**row, "load": {**row["load"], "value": value}}
+            for value in range(1, 7)
+            for row in rows
+        ]
+
+    figures = [figure for figure in planned_figures(summary) if figure.kind == "effects"]
+
+    loads = [[panel.load["value"] for panel in figure.panels] for figure in figures]
+    assert loads == [[1, 2, 3, 4], [5, 6]] * 2
+    assert [figure.first_load for figure in figures] == [0, 4] * 2
+    assert "concurrency 6" in words(drawn(summary, figures[1]))
+
+
+def test_draw_all_writes_one_readable_png_a_figure(tmp_path: Path) -> None:
+    """Eight figures for two workloads at two loads, each 1600 pixels wide and not blank."""
+    summary = only(SIMULATED, ["baseline", "baseline-again", "prefix_caching=off"])
+
+    paths = draw_all(summary, make_distributions(summary), tmp_path)
+
+    kinds = [path.name.partition("-")[0] for path in paths]
+    assert kinds == ["effects"] * 2 + ["throughput"] * 2 + ["latency"] * 4
+    for path in paths:
+        with Image.open(path) as image:
+            assert image.width == 1600
+            assert len(image.convert("RGB").getcolors(1 << 20) or []) > 20
+
+
+def test_nothing_measured_means_no_figures(tmp_path: Path) -> None:
+    """A sweep whose arms are all skipped has nothing to draw, and that is no error."""
+    summary = only(make_summary(Fixture(skipped="batching=static")), ["batching=static"])
+
+    assert draw_all(summary, {}, tmp_path) == []
+
+
+def test_drawing_leaves_the_settings_of_matplotlib_alone(tmp_path: Path) -> None:
+    """A program that draws for itself finds its own settings again."""
+    summary = only(SIMULATED, ["baseline"])
+    with mpl.rc_context({"font.size": 23.0}):
+        draw_all(summary, {}, tmp_path)
+
+        assert mpl.rcParams["font.size"] == 23.0

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from known_runs import known_manifest, steady_records
+
+from harness.results.store import sweep_folder as store
+from harness.results.store.sweep_folder import (
+    StoreError,
+    create_sweep,
+    read_runs,
+    read_sweep,
+    run_folder,
+    write_json,
+    write_run,
+    write_sweep,
+)
+
+SWEEP: dict[str, Any] = {
+    "name": "s",
+    "created": "2026-01-05T10:11:12+00:00",
+    "model": "m",
+    "hardware": {"gpu": "a100-80gb", "count": 4},
+    "seed": 0,
+    "planned": [],
+}
+
+
+@pytest.fixture
+def sweep_dir(tmp_path: Path) -> Path:
+    """An empty sweep."""
+    directory = create_sweep(tmp_path / "runs" / "s")
+    write_sweep(directory, SWEEP)
+    return directory
+
+
+def test_a_second_sweep_never_overwrites_a_first(sweep_dir: Path) -> None:
+    """An existing folder is refused with the way out, and what it holds is untouched."""
+    before = (sweep_dir / "sweep.json").read_bytes()
+
+    with pytest.raises(StoreError, match="exists already") as caught:
+        create_sweep(sweep_dir)
+
+    assert "--out" in caught.value.__notes__[0]
+    assert (sweep_dir / "sweep.json").read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+    """A file where a folder should be is named, without a traceback of the operating system."""
+    (tmp_path / "file").write_text("x")
+
+    with pytest.raises(StoreError, match="cannot be written"):
+        create_sweep(tmp_path / "file" / "sweep")
+
+
+def test_a_run_comes_back_as_it_was_written(sweep_dir: Path) -> None:
+    """Manifest and records of a stored run are read again, and nothing is left beside them."""
+    key = known_manifest()["key"]
+
+    folder = write_run(sweep_dir, key, known_manifest(), steady_records(2, 3))
+
+    assert folder == run_folder(sweep_dir, key) == sweep_dir / key[:12]
+    (run,) = read_runs(sweep_dir)
+    assert {**known_manifest(), **run.manifest} == run.manifest
+    assert set(run.manifest) - set(known_manifest()) == {"records_sha256"}
+    assert len(run.records) == 6
+    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "records.parquet"]
+    assert sorted(path.name for path in sweep_dir.iterdir()) == [key[:12], "sweep.json"]
+
+
+def test_a_run_without_requests_can_be_stored(sweep_dir: Path) -> None:
+    """A run that failed before it sent anything keeps its manifest and its reason."""
+    manifest = known_manifest(status="failed", reason="the engine died")
+
+    write_run(sweep_dir, manifest["key"], manifest, [])
+
+    (run,) = read_runs(sweep_dir)
+    assert run.manifest["reason"] == "the engine died"
+    assert len(run.records) == 0
+
+
+def test_a_run_is_never_written_twice(sweep_dir: Path) -> None:
+    """A finished run cannot be replaced."""
+    key = known_manifest()["key"]
+    write_run(sweep_dir, key, known_manifest(), steady_records(2, 3))
+
+    with pytest.raises(StoreError, match="stored already"):
+        write_run(sweep_dir, key, known_manifest(), [])
+
+    (run,) = read_runs(sweep_dir)
+    assert len(run.records) == 6
+
+
+@pytest.mark.parametrize("moment", ["write_json", "rename"])
+def test_a_killed_writer_leaves_no_half_run(
+    sweep_dir: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """A write cut off before its last step is no run to a reader, and can be done again."""
+    key = known_manifest()["key"]
+
+    def die(*_: object) -> Path:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store if moment == "write_json" else Path, moment, die)
+        with pytest.raises(KeyboardInterrupt):
+            write_run(sweep_dir, key, known_manifest(), steady_records(2, 3))
+    assert [path.name for path in sweep_dir.iterdir()] == ["sweep.json"]  # and nothing half done
+    assert list(read_runs(sweep_dir)) == []
+
+    write_run(sweep_dir, key, known_manifest(), steady_records(2, 3))
+    assert [run.manifest["key"] for run in read_runs(sweep_dir)] == [key]
+    assert len(list(sweep_dir.iterdir())) == 2
+
+
+def test_what_a_killed_process_left_is_no_run(sweep_dir: Path) -> None:
+    """Who is killed outright clears nothing up: no reader takes it for a run, a writer goes on."""
+    key = known_manifest()["key"]
+    folder = write_run(sweep_dir, key, known_manifest(), steady_records(2, 3))
+    folder.rename(sweep_dir / f".{folder.name}.partial")
+
+    assert list(read_runs(sweep_dir)) == []
+    write_run(sweep_dir, key, known_manifest(), steady_records(2, 3))
+
+    assert [run.manifest["key"] for run in read_runs(sweep_dir)] == [key]
+    assert len(list(sweep_dir.iterdir())) == 2
+
+
+def test_runs_are_read_one_at_a_time(sweep_dir: Path) -> None:
+    """A run is not opened before it is asked for, so a large sweep needs the memory of one."""
+    for first in "ab":
+        key = first * 16
+        write_run(sweep_dir, key, known_manifest(key=key), steady_records(2, 3))
+    (run_folder(sweep_dir, "b" * 16) / "records.parquet").write_bytes(b"broken")
+
+    runs = read_runs(sweep_dir)
+
+    assert next(runs).manifest["key"] == "a" * 16
+    with pytest.raises(StoreError, match=r"b{12}/records\.parquet: not the records that"):
+        next(runs)
+
+
+def test_records_that_are_not_the_run_s_own_are_refused(sweep_dir: Path) -> None:
+    """The records of another run, readable as they are, do not pass for those of this one."""
+    for first in "ab":
+        key = first * 16
+        write_run(sweep_dir, key, known_manifest(key=key), steady_records(2, 3 + (first == "b")))
+    other = (run_folder(sweep_dir, "b" * 16) / "records.parquet").read_bytes()
+    (run_folder(sweep_dir, "a" * 16) / "records.parquet").write_bytes(other)
+
+    with pytest.raises(StoreError, match="SHA-256 differs from records_sha256") as caught:
+        next(read_runs(sweep_dir))
+
+    assert "put the file of that run back" in caught.value.__notes__[0]
+
+
+def test_records_that_cannot_be_read_are_named(sweep_dir: Path) -> None:
+    """A file that is no table of records, though its digest is right, is told apart."""
+    folder = write_run(sweep_dir, "a" * 16, known_manifest(), steady_records(2, 3))
+    (folder / "records.parquet").write_bytes(b"broken")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    digest = hashlib.sha256(b"broken").hexdigest()
+    write_json(folder / "manifest.json", {**manifest, "records_sha256": digest})
+
+    with pytest.raises(StoreError, match=r"records\.parquet: cannot be read"):
+        next(read_runs(sweep_dir))
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    """A folder that is not there is not an empty sweep."""
+    with pytest.raises(StoreError, match=r"absent: no such folder") as caught:
+        read_sweep(tmp_path / "absent")
+
+    assert "harness run" in caught.value.__notes__[0]
+
+
+def test_the_folder_above_names_the_sweeps_inside(sweep_dir: Path) -> None:
+    """Who gives the folder of all sweeps is told which ones it holds."""
+    with pytest.raises(StoreError, match="not the folder of a sweep") as caught:
+        read_sweep(sweep_dir.parent)
+
+    assert caught.value.__notes__ == ["sweeps inside it: s"]
+
+
+@pytest.mark.parametrize(
+    ("found", "advice"), [(2, "upgrade"), (0, "version that wrote"), (None, "")]
+)
+def test_another_format_is_refused_with_what_to_do(
+    sweep_dir: Path, found: int | None, advice: str
+) -> None:
+    """A newer format asks for an upgrade, an older one for the version that wrote it."""
+    write_json(sweep_dir / "sweep.json", {**SWEEP, "format": found})
+
+    with pytest.raises(StoreError, match=f"format {found}, but this version reads format 1") as why:
+        read_sweep(sweep_dir)
+
+    assert advice in why.value.__notes__[0]
+
+
+def test_a_run_of_another_format_is_refused(sweep_dir: Path) -> None:
+    """A manifest of a later version is not guessed at."""
+    folder = write_run(sweep_dir, "k" * 12, known_manifest(), [])
+    write_json(folder / "manifest.json", known_manifest(format=7))
+
+    with pytest.raises(StoreError, match=r"manifest\.json: format 7"):
+        list(read_runs(sweep_dir))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [("{", "cannot be read"), ("[1]", "JSON object"), ('{"format": 1}', "lacks name, created")],
+)
+def test_a_damaged_sweep_file_is_named(sweep_dir: Path, text: str, complaint: str) -> None:
+    """Cut-off JSON, JSON of something else and missing entries are told apart."""
+    (sweep_dir / "sweep.json").write_text(text)
+
+    with pytest.raises(StoreError, match=complaint) as caught:
+        read_sweep(sweep_dir)
+
+    assert "sweep.json" in str(caught.value)
+
+
+def test_no_nan_reaches_json(tmp_path: Path) -> None:
+    """Numbers that are not finite become null at any depth; the word NaN in a text stays."""
+    value = {
+        "tpot_ms": {"mean": math.nan, "p99": math.inf},
+        "cells": [{"itl_ms": (np.float64("nan"), 4.5)}, {"gain": -math.inf}],
+        "n": np.int64(3),
+        "label": "NaN is a word here",
+    }
+
+    text = write_json(tmp_path / "x.json", value).read_text()
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    assert json.loads(text, parse_constant=refuse) == {
+        "tpot_ms": {"mean": None, "p99": None},
+        "cells": [{"itl_ms": [None, 4.5]}, {"gain": None}],
+        "n": 3,
+        "label": "NaN is a word here",
+    }
+
+
+def test_json_does_not_depend_on_the_order_of_keys(tmp_path: Path) -> None:
+    """The same content gives the same bytes, so that two runs of one seed can be compared."""
+    one = write_json(tmp_path / "1.json", {"a": 1, "b": {"c": 2, "d": 3}}).read_bytes()
+    two = write_json(tmp_path / "2.json", {"b": {"d": 3, "c": 2}, "a": 1}).read_bytes()
+
+    assert one == two

@@ -1,0 +1,125 @@
+"""What others measured, from `measured/`; run as a program it writes the tables of a page.
+
+The page is docs/prediction.md.
+
+Each figure is beside what the embedded engine says of it; no number of the tables is by hand.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Iterator
+
+from reference_numbers import table, written
+from repository import ROOT
+
+from harness.adapters.embedded.published import UNITS, Figure, error_percent, predicted
+from harness.adapters.embedded.step_time.accuracy import (
+    BATCH,
+    BETWEEN_TOKENS,
+    COMPARISONS,
+    DECODE,
+    FIRST_TOKEN,
+    FP8_BATCH,
+    FP8_FIRST_TOKEN,
+    H100_BATCH,
+    L40S_BATCH,
+    L40S_FIRST_TOKEN,
+    PREFILL,
+    SPREAD_BATCH,
+    Comparison,
+)
+from harness.results.units import significant
+
+PAGE = ROOT / "docs" / "prediction.md"
+AIM_PERCENT = {"decode": 8, "between_tokens": 8, "prefill": 10, "first_token": 10, "batch": 15}
+_NUMBERS = ("gpus", "sequences", "prompt_tokens", "output_tokens")
+
+
+def measured() -> list[Figure]:
+    """Return the figures of `tests/support/sweeps/measured`."""
+    figures = []
+    for path in sorted((ROOT / "tests" / "measured").glob("*.csv")):
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        for row in rows:
+            values = {
+                key: int(text) if key in _NUMBERS else float(text) if key == "value" else text
+                for key, text in row.items()
+            }
+            figures.append(Figure(**values))  # type: ignore[arg-type]
+    return figures
+
+
+def comparison_of(figure: Figure) -> Comparison:
+    """Return the comparison that a figure belongs to."""
+    if figure.kind == "between_tokens":
+        return BETWEEN_TOKENS
+    batch = figure.kind == "batch"
+    if figure.gpu == "l40s":
+        return L40S_BATCH if batch else L40S_FIRST_TOKEN
+    if figure.gpu == "h100-80gb":
+        if figure.quantization == "fp8":
+            return FP8_BATCH if batch else FP8_FIRST_TOKEN
+        return H100_BATCH
+    if batch:
+        return SPREAD_BATCH if figure.gpus == 4 and figure.gpu == "a100-40gb" else BATCH
+    return {"decode": DECODE, "prefill": PREFILL, "first_token": FIRST_TOKEN}[figure.kind]
+
+
+def errors_of(figures: list[Figure]) -> dict[Comparison, list[tuple[Figure, float]]]:
+    """Return each comparison's figures with the percent that the engine is above or below."""
+    errors: dict[Comparison, list[tuple[Figure, float]]] = {one: [] for one in COMPARISONS}
+    for figure in figures:
+        errors[comparison_of(figure)].append((figure, error_percent(figure)))
+    return errors
+
+
+def comparison_table(errors: dict[Comparison, list[tuple[Figure, float]]]) -> str:
+    """Return the table of comparisons: figures, error and its bias, and how many reach the aim."""
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for comparison, pairs in errors.items():
+            signed = [error for _, error in pairs]
+            aim = AIM_PERCENT[pairs[0][0].kind]
+            within = sum(abs(error) <= aim for error in signed)
+            yield (
+                f"{comparison.what} ({comparison.source})",
+                f"{comparison.median_percent:.1f} %",
+                f"{statistics.median(signed):+.1f} %",
+                f"{comparison.worst_percent:.1f} %",
+                f"{within} of {len(pairs)} within {aim} %",
+            )
+
+    return table(("what, and who measured it", "error", "bias", "worst", "aim"), rows())
+
+
+def single_table(figures: list[Figure]) -> str:
+    """Return the table of the vendor's own figures in FP8, one a row."""
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for figure in figures:
+            if figure.source.startswith("NVIDIA") and figure.quantization == "fp8":
+                ours, unit = predicted(figure), UNITS[figure.kind]
+                yield (
+                    figure.name,
+                    f"{significant(figure.value)} {unit}",
+                    f"{significant(ours)} {unit}",
+                    f"{error_percent(figure):+.0f} %",
+                )
+
+    return table(("TensorRT-LLM 0.5 and 0.6.1, FP8", "published", "predicted", "error"), rows())
+
+
+def tables() -> dict[str, str]:
+    """Return the computed tables of docs/prediction.md by their names."""
+    figures = measured()
+    return {
+        "comparisons": comparison_table(errors_of(figures)),
+        "single figures": single_table(figures),
+    }
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), tables()), encoding="utf-8")

@@ -1,0 +1,44 @@
+"""Texts that come again have the ids that they have alone, and are worked out once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.workloads.base import Segment
+from harness.workloads.prompts import texts
+from harness.workloads.prompts.texts import Texts
+from harness.workloads.prompts.token_ids import token_ids
+
+segments = st.builds(Segment, st.integers(0, 5), st.integers(0, 40))
+prompts = st.lists(st.lists(segments, min_size=1, max_size=4).map(tuple), max_size=12)
+
+
+@given(asked=prompts, expected=st.lists(segments, max_size=20), room=st.sampled_from([0, 50, 9999]))
+def test_ids_are_those_of_the_prompt_alone(
+    asked: list[tuple[Segment, ...]], expected: list[Segment], room: int
+) -> None:
+    """Whatever was expected, seen before or forgotten for want of room."""
+    known = Texts(expected, room)
+
+    for prompt in asked:
+        assert known.token_ids(prompt).tolist() == token_ids(prompt).tolist()
+
+
+def test_a_text_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shared beginning, and what is expected, are not worked out again."""
+    worked_out: list[Segment] = []
+
+    def noted(prompt: tuple[Segment, ...]) -> object:
+        worked_out.extend(prompt)
+        return token_ids(prompt)
+
+    monkeypatch.setattr(texts, "token_ids", noted)
+    asked = [(Segment(1, 500), Segment(number, 100)) for number in range(2, 12)]
+    known = Texts(part for prompt in asked for part in prompt)
+
+    for prompt in asked:
+        known.token_ids(prompt)
+
+    assert sorted(one.text for one in worked_out) == list(range(1, 12))

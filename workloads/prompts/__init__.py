@@ -1,0 +1,27 @@
+"""Prompts: named text segments, the prefixes they share, their token ids and words."""
+
+from harness.workloads.prompts.overlap import Overlap, overlap_of
+from harness.workloads.prompts.prefixes import PrefixTree, Prompt, left_behind, shared_prefixes
+from harness.workloads.prompts.texts import Texts
+from harness.workloads.prompts.token_ids import (
+    cached_tokens_limit,
+    hit_share,
+    shared_prefix_tokens,
+    token_ids,
+)
+from harness.workloads.prompts.words import prompt_text
+
+__all__ = [
+    "Overlap",
+    "PrefixTree",
+    "Prompt",
+    "Texts",
+    "cached_tokens_limit",
+    "hit_share",
+    "left_behind",
+    "overlap_of",
+    "prompt_text",
+    "shared_prefix_tokens",
+    "shared_prefixes",
+    "token_ids",
+]
