@@ -10,9 +10,9 @@ from harness.adapters.process.containers import (
 from harness.adapters.process.environments import (
     check_version,
     environment_folder,
-    environments,
     environments_folder,
     install,
+    installed_environments,
     package_of,
 )
 from harness.adapters.process.programs import (
@@ -34,11 +34,11 @@ __all__ = [
     "container_of",
     "engine_env",
     "environment_folder",
-    "environments",
     "environments_folder",
     "image_version",
     "in_image",
     "install",
+    "installed_environments",
     "installed_version",
     "package_of",
     "program_words",

@@ -86,7 +86,7 @@ def environment_folder(engine: str, version: str, *, cpu: bool) -> Path:
     return environments_folder() / f"{engine}-{version}{'-cpu' * cpu}"
 
 
-def environments(engine: str) -> list[Environment]:
+def installed_environments(engine: str) -> list[Environment]:
     """Return the whole environments of an engine."""
     found = []
     for folder in sorted(environments_folder().glob(f"{engine}-[0-9]*")):

@@ -23,9 +23,9 @@ from harness.adapters.process import (
     MissingProgramError,
     check_version,
     environment_folder,
-    environments,
     environments_folder,
     install,
+    installed_environments,
     package_of,
 )
 from harness.output import printing
@@ -72,7 +72,7 @@ def _on_path(name: str, adapter: EngineAdapter) -> Iterator[dict[str, Any]]:
 
 
 def _in_environments(name: str, adapter: EngineAdapter) -> Iterator[dict[str, Any]]:
-    for one in environments(name):
+    for one in installed_environments(name):
         yield {
             "where": "environment",
             "folder": str(one.folder),

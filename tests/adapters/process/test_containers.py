@@ -148,7 +148,7 @@ def test_a_killed_harness_leaves_no_container(docker: Path, number: signal.Signa
     """The guard removes it."""
     asked = in_image(VLLM, STAND_IN_FAULTS="ignores-sigterm")
     code = (
-        "import sys, time; sys.path.insert(0, 'tests')\n"
+        f"import sys, time; sys.path.insert(0, {str(STAND_INS)!r})\n"
         "from harness.adapters.base import *; from harness.adapters.runtime import Runtime\n"
         "from harness.adapters.vllm.adapter import VllmAdapter\n"
         f"asked = {asked!r}\n"

@@ -20,9 +20,9 @@ from harness.adapters.process.environments import (
     INSTALLABLE,
     PACKAGES,
     environment_folder,
-    environments,
     environments_folder,
     install,
+    installed_environments,
     to_its_end,
 )
 from harness.adapters.process.programs import MissingProgramError, program_words
@@ -98,7 +98,7 @@ def test_each_engine_and_version_has_a_folder_of_its_own(
     assert run.commands[0] == [sys.executable, "-m", "venv", str(folder)]
     assert run.commands[1][0] == str(folder / "bin" / "python")
     assert run.commands[1][-1] == requirement
-    assert environments(engine) == [made]
+    assert installed_environments(engine) == [made]
     with pytest.raises(EngineError, match="is installed already"):
         install(engine, "0.32.0", cpu=cpu, run=run)
 
@@ -117,9 +117,9 @@ def test_what_is_half_made_is_removed(run: Installer, error: type[BaseException]
         install("vllm", "0.32.0", cpu=False, run=run)
 
     assert not environment_folder("vllm", "0.32.0", cpu=False).exists()
-    assert environments("vllm") == []
+    assert installed_environments("vllm") == []
     install("vllm", "0.32.0", cpu=False, run=Installer())
-    assert len(environments("vllm")) == 1
+    assert len(installed_environments("vllm")) == 1
 
 
 def test_what_a_killed_install_left_is_made_anew(cache: Path) -> None:
@@ -128,13 +128,13 @@ def test_what_a_killed_install_left_is_made_anew(cache: Path) -> None:
     left.parent.mkdir(parents=True)
     left.write_text("#!/bin/sh\n")
     left.chmod(0o755)
-    assert environments("vllm") == []
+    assert installed_environments("vllm") == []
     with pytest.raises(MissingProgramError):
         program_words("vllm", Runtime(venv=cache / "vllm-0.32.0"))
 
     install("vllm", "0.32.0", cpu=False, run=Installer())
 
-    assert len(environments("vllm")) == 1
+    assert len(installed_environments("vllm")) == 1
     assert program_words("vllm", Runtime(venv=cache / "vllm-0.32.0")) == (str(left),)
 
 
@@ -151,7 +151,7 @@ def test_two_installs_of_one_version_do_not_meet() -> None:
     install("vllm", "0.32.0", cpu=False, run=meanwhile)
 
     assert len(told) == 2
-    assert len(environments("vllm")) == 1
+    assert len(installed_environments("vllm")) == 1
 
 
 def test_an_interrupted_installer_is_ended_with_all_that_it_started(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from repository import ROOT
+from repository import ROOT, STAND_INS
 from stand_in import gone_within, processes_with
 
 from harness.adapters.base import EngineError
@@ -149,7 +149,7 @@ def test_nothing_outlives_a_harness_that_is_ended(
 ) -> None:
     """Ctrl-C, once or twice, SIGTERM and kill -9: no process and no file is left of an engine."""
     code = (
-        f"import sys, time; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]\n"
+        f"import sys, time; sys.path[:0] = [{str(ROOT)!r}, {str(STAND_INS)!r}]\n"
         "from dataclasses import replace; from stand_in import settings\n"
         "from harness.adapters.vllm.adapter import VllmAdapter\n"
         f"with VllmAdapter().start(replace(settings({faults!r}), model={word!r})):\n"
@@ -164,6 +164,7 @@ def test_nothing_outlives_a_harness_that_is_ended(
     assert harness.stdout is not None
     if "never-listens" in faults:
         while len(processes_with(word)) < 4:  # harness, guard, engine, worker
+            assert harness.poll() is None
             time.sleep(0.02)
     else:
         assert harness.stdout.readline() == b"up\n"

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from repository import ROOT
+from repository import STAND_INS
 from sglang_settings import settings
 from stand_in import processes_with
 
@@ -126,7 +126,7 @@ def open_stream(endpoint: SglangEndpoint) -> http.client.HTTPConnection:
 def checked(lines: list[tuple[str, list[str]]]) -> list[str | None]:
     """Return what SGLang's own code finds wrong with command lines, each at its stage."""
     done = subprocess.run(
-        [f"{VENV}/bin/python", str(ROOT / "tests" / "sglang_parser_check.py")],
+        [f"{VENV}/bin/python", str(STAND_INS / "sglang_parser_check.py")],
         input=json.dumps(lines),
         capture_output=True,
         text=True,

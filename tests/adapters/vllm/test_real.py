@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from repository import ROOT
+from repository import STAND_INS
 from stand_in import processes_with, settings
 
 from harness.adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
@@ -104,7 +104,7 @@ def verdicts(asked: EngineSettings, endpoint: VllmEndpoint, seen: ServerCounters
 def checked(lines: list[tuple[str, list[str]]]) -> list[str | None]:
     """Return what vLLM's own code finds wrong with command lines, each at its stage."""
     done = subprocess.run(
-        [f"{VENV}/bin/python", str(ROOT / "tests" / "vllm_parser_check.py")],
+        [f"{VENV}/bin/python", str(STAND_INS / "vllm_parser_check.py")],
         input=json.dumps(lines),
         capture_output=True,
         text=True,
@@ -280,8 +280,9 @@ def test_nothing_outlives_a_harness_that_is_ended_while_vllm_starts(
 ) -> None:
     """In this phase vLLM itself hangs on SIGTERM and leaves its core an orphan."""
     code = (
-        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'tests')!r}]\n"
-        "from pathlib import Path; from test_vllm_real import ADAPTER, real_settings\n"
+        f"import sys; sys.path[:0] = {sys.path!r}\n"
+        "from pathlib import Path\n"
+        "from tests.adapters.vllm.test_real import ADAPTER, real_settings\n"
         f"with ADAPTER.start(real_settings(Path({str(tmp_path)!r}))): pass\n"
     )
     harness = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)

@@ -39,7 +39,7 @@ def serving(port: int = 0, gpu: str = "h200") -> Iterator[subprocess.Popen[str]]
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support/servers'}"},
     )
     try:
         yield process

@@ -18,7 +18,7 @@ from repository import ROOT
 from harness.cli import main
 
 SWEEP = ROOT / "examples" / "llama-3-70b-4xa100.yaml"
-GOLDEN = ROOT / "tests" / "golden" / "llama-3-70b-plan.txt"
+GOLDEN = ROOT / "tests" / "support" / "sweeps" / "golden" / "llama-3-70b-plan.txt"
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
 
 

@@ -40,7 +40,7 @@ _NUMBERS = ("gpus", "sequences", "prompt_tokens", "output_tokens")
 def measured() -> list[Figure]:
     """Return the figures of `tests/support/sweeps/measured`."""
     figures = []
-    for path in sorted((ROOT / "tests" / "measured").glob("*.csv")):
+    for path in sorted((ROOT / "tests" / "support" / "sweeps" / "measured").glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         for row in rows:
