@@ -157,6 +157,11 @@ class Endpoint(Protocol):
     engine_kind: str  # real | measured | simulated | stand-in
     target: Target | None  # None: the engine is in this process, on virtual time
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the results must know of this engine, as far as it is known by now."""
+        ...
+
     def effective(self) -> Mapping[str, str]:
         """Return what the engine says that it runs: toggle name → value label."""
         ...

@@ -27,6 +27,12 @@ class UrlEndpoint:
         self.target: Target | None = server.target
         self.engine_version = server.engine_version
         self.engine_kind = server.engine_kind
+        self.max_model_len = server.max_model_len
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why its counters say nothing of the run, where that is so."""
+        return self._server.notes
 
     def effective(self) -> Mapping[str, str]:
         """Return nothing: no toggle was asked of this server."""
@@ -40,8 +46,9 @@ class UrlEndpoint:
         """Leave its caches as they are: they are not ours."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Return what was found out, and that its cache was not emptied."""
-        return {**self._server.facts(), "cache_emptied": False}
+        """Return what was found out, with the request fields that it takes by now."""
+        fields = frozenset() if self.target is None else self.target.fields
+        return {**self._server.facts(), "fields": sorted(fields)}
 
 
 class UrlAdapter:

@@ -82,13 +82,12 @@ class Attached:
     engine_kind: str
     max_model_len: int | None  # None: the server does not tell
     waited_s: float  # for the server to answer
-    told: tuple[str, ...] = ()  # what else was found out about it, such as what it refuses
     _totals: _Totals = field(default_factory=_Totals, repr=False, compare=False)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the results must know of this server."""
-        return (*self.told, *([] if self._totals.lost is None else [self._totals.lost]))
+        return () if self._totals.lost is None else (self._totals.lost,)
 
     def effective(self) -> Mapping[str, str]:
         """Return nothing: no toggle was asked of this server."""

@@ -50,6 +50,7 @@ class EmbeddedEndpoint:
     engine_version = VERSION
     engine_kind = "simulated"
     target: Target | None = None
+    notes: tuple[str, ...] = ()
 
     def __init__(self, settings: EngineSettings, core: EngineCore | None = None) -> None:
         """Make the core of `settings` on the hardware that they name; or take one."""

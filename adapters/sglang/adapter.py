@@ -58,6 +58,8 @@ _PROCESSOR = Path("/proc/cpuinfo")
 class SglangEndpoint:
     """A running SGLang."""
 
+    notes: tuple[str, ...] = ()
+
     def __init__(self, server: Server, settings: EngineSettings) -> None:
         """Ask the server what it is; it does not change while it runs."""
         self._server = server

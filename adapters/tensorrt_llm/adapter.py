@@ -65,6 +65,8 @@ _TOLD = ("TRTLLM_", "TLLM_", "FORCE_DETERMINISTIC", "HF_", "CUDA_", "OMP_", "OMP
 class TensorRtLlmEndpoint:
     """A running TensorRT-LLM."""
 
+    notes: tuple[str, ...] = ()
+
     def __init__(
         self, server: Server, settings: EngineSettings, records: RecordReader, options: list[str]
     ) -> None:

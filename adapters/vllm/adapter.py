@@ -42,6 +42,8 @@ _RESET_S = 5.0  # blocks of a request that has just ended may be held a moment l
 class VllmEndpoint:
     """A running vLLM."""
 
+    notes: tuple[str, ...] = ()
+
     def __init__(self, server: Server, settings: EngineSettings) -> None:
         """Ask the server what it is; it does not change while it runs."""
         self._server = server

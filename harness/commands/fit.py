@@ -49,7 +49,7 @@ def fit(arguments: argparse.Namespace) -> int:
     profile = _profile(runs)
     request_sets = RequestSets()
     unseen = unseen_errors(
-        runs, profile, lambda run, measured: predict(run, plan.spec, request_sets, measured)
+        runs, profile, lambda run, measured: predict(run, request_sets, measured)
     )
     profile = replace(profile, errors=median_errors(unseen))
     write_text(out, profile_text(profile))

@@ -1,23 +1,18 @@
-"""One sweep: start engines, measure runs, prove toggles, store records."""
+"""Measure planned runs: start engines, prepare caches, prove toggles, store records."""
 
-from harness.experiment.counter_moves import counter_moves
-from harness.experiment.diagnosis_facts import diagnosis_facts
-from harness.experiment.measurement import Outcome
+from harness.experiment.cache_state import AS_FOUND
+from harness.experiment.manifest import Outcome
 from harness.experiment.prediction import Prediction, predict
-from harness.experiment.probe import probe, refused
-from harness.experiment.prompt_counts import prompt_counts
 from harness.experiment.request_sets import RequestSets
+from harness.experiment.single_run import run_alone
 from harness.experiment.sweep import Sweep
 
 __all__ = [
+    "AS_FOUND",
     "Outcome",
     "Prediction",
     "RequestSets",
     "Sweep",
-    "counter_moves",
-    "diagnosis_facts",
     "predict",
-    "probe",
-    "prompt_counts",
-    "refused",
+    "run_alone",
 ]

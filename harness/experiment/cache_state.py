@@ -1,8 +1,8 @@
 """What the prefix cache holds when a run begins, and whether the run found what it may find there.
 
 `cold`: nothing. `primed`: every prefix that conversations share. `steady`: what the same workload
-with other texts leaves. The server's count for each answer is held against what the request can
-have found; without such counts nothing is vouched for.
+with other texts leaves. `as found`: what others have left on a server. The server's count for each
+answer is compared with what its request can have found; without such counts nothing is certain.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from harness.workloads.prompts import (
 Play = Callable[[Schedule, tuple[Conversation, ...]], list[RequestRecord]]
 Draw = Callable[[int], RequestSet]  # round → the same workload with other texts
 
+AS_FOUND = "as found"
 _MOST_ROUNDS = 8  # of other texts; a cache that is not full by then is told as such
 _PRIMING_AT_ONCE = 8  # never more than the run itself has open at once
 
@@ -36,7 +37,7 @@ _PRIMING_AT_ONCE = 8  # never more than the run itself has open at once
 class CacheStart:
     """What the prefix cache holds of this run's texts, and how that came."""
 
-    state: str  # cold | primed | steady
+    state: str  # cold | primed | steady | as found
     primed: tuple[Prompt, ...] = ()
     told: Mapping[str, Any] = field(default_factory=dict)  # what only this state has, for manifests
     notes: tuple[str, ...] = ()

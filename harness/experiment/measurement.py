@@ -1,4 +1,4 @@
-"""One run on an engine that is up: its cache made ready, asked, proven, judged."""
+"""One run on an engine that is up: cache prepared, requests sent, toggles proven, judged."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from harness.adapters import Endpoint, EngineError
+from harness.adapters import Endpoint, EngineError, ServerCounters
 from harness.client import RequestOptions, takes_live
 from harness.experiment.cache_state import (
+    AS_FOUND,
     CacheFinding,
     CacheStart,
     examine_cache,
@@ -18,14 +19,16 @@ from harness.experiment.cache_state import (
     steady,
 )
 from harness.experiment.counter_moves import counter_moves
-from harness.experiment.diagnosis_facts import diagnosis_facts
 from harness.experiment.evidence import Exercise, Triple, contradictions, examine
-from harness.experiment.prompt_counts import prompt_counts
+from harness.experiment.manifest import Outcome
+from harness.experiment.request_facts import diagnosis_facts, prompt_counts
 from harness.experiment.request_sets import RequestSets
+from harness.experiment.warm_up import mean_service_time_ns, warm_up_conversations
 from harness.load import (
     ClosedLoop,
     OnProgress,
     Played,
+    PlayInterrupted,
     RequestSet,
     Schedule,
     play_on,
@@ -34,31 +37,34 @@ from harness.load import (
 )
 from harness.plan import PlannedRun
 from harness.results.store import RequestRecord
-from harness.sweep_file import SweepSpec
 from harness.workloads import Conversation
 
-_WARM_UP_SEED = 0x7761726D  # another draw than any that is measured
+_SEEDS = 1 << 31  # servers take a seed of 32 bits
+
+
+class MeasurementInterrupted(KeyboardInterrupt):
+    """The user ended a run early: `outcome` has the requests that had ended by then."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__()
+        self.outcome = outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What came of one run."""
+class _Start:
+    """The state in which a run started."""
 
-    records: list[RequestRecord]
-    status: str
-    reason: str | None
-    facts: dict[str, Any]  # what only the run itself could tell, for its manifest
-    notes: tuple[str, ...] = ()
-    engine_died: bool = False
+    cache: CacheStart
+    salted: bool
+    counters: ServerCounters
+    time: datetime
 
 
 class Measurement:
-    """One planned run of a sweep on the engine behind `endpoint`."""
+    """One planned run on the engine behind `endpoint`."""
 
-    def __init__(
-        self, run: PlannedRun, spec: SweepSpec, request_sets: RequestSets, endpoint: Endpoint
-    ) -> None:
-        self._run, self._spec, self._endpoint = run, spec, endpoint
+    def __init__(self, run: PlannedRun, request_sets: RequestSets, endpoint: Endpoint) -> None:
+        self._run, self._endpoint = run, endpoint
         self._request_sets = request_sets
         self._request_set = request_sets.of(run)
 
@@ -66,118 +72,193 @@ class Measurement:
         """Prepare the cache, play the run, and compare what the engine did with what was requested.
 
         `on_progress` gets the number of requests that ended since its last call. Raises
-        `EngineError` where the engine dies before any record.
+        `EngineError` where the engine dies before any record, `MeasurementInterrupted` where the
+        user ends the run after the first request has ended, and else `KeyboardInterrupt`.
         """
-        run, request_set, endpoint = self._run, self._request_set, self._endpoint
         ramp_ns = self._warm_up()
-        schedule = request_set.schedule(run.load, ramp_ns)
-        asking = RequestOptions(
-            seed=run.seed % 2**31,
-            cache_salt=fresh_salt(endpoint),
-            timeout_s=self._spec.request_timeout_s,
+        options = self._options()
+        self._endpoint.reset()
+        start = _Start(
+            cache=self._prepared_cache(options, ramp_ns),
+            salted=options.cache_salt is not None,
+            counters=self._endpoint.counters(),
+            time=datetime.now(UTC),
         )
-        workers = worker_count(self._spec.workers, request_set)
-        endpoint.reset()
-        cache = self._cache(asking, ramp_ns)
-        before = endpoint.counters()
-        started = datetime.now(UTC)
-        played = play_on(
-            endpoint, schedule, request_set.conversations, on_progress, asking, workers
-        )
-        records = played.records
         try:
-            counters, odd = counter_moves(before, endpoint.counters())
-        except EngineError as error:
-            return Outcome(
-                records=records,
-                status="failed",
-                reason=words(error),
-                facts=_told(endpoint, played, started),
-                engine_died=True,
-            )
-        engine_facts = dict(endpoint.facts())
-        block_tokens = engine_facts.get("block_size")
-        ceiling = self._request_sets.ceiling(run, block_tokens, cache.primed)
-        exercise = _exercise(run, request_set, ceiling, engine_facts.get("kv_tokens"))
-        triples = examine(
-            run.arm.settings, endpoint.effective(), counters, exercise, endpoint.engine_kind
-        )
-        found = examine_cache(records, request_set.conversations, cache.primed, block_tokens)
-        status, reason = _judge(records, triples, self._spec.max_failed_share, _fault(cache, found))
-        facts = {
-            **_told(endpoint, played, started),
-            **_prompts(records, request_set, endpoint),
-            "evidence": {toggle: asdict(triple) for toggle, triple in triples.items()},
-            "counters": asdict(counters),
-            "prefix_hit_ceiling": ceiling,
-            **diagnosis_facts(run.arm.settings, request_set),
-            "cache": {**cache.facts(), "salted": bool(asking.cache_salt), **found.facts()},
-            "facts": engine_facts,
-        }
-        return Outcome(
-            records=records,
-            status=status,
-            reason=reason,
-            facts=facts,
-            notes=(*cache.notes, *played.notes, *odd),
+            played = self._play(self._request_set, options, ramp_ns, on_progress)
+        except PlayInterrupted as cut:
+            if not cut.played.records:
+                raise
+            outcome = self._outcome(cut.played, start, self._cut_short(cut))
+            raise MeasurementInterrupted(outcome) from cut
+        return self._outcome(played, start)
+
+    def _options(self) -> RequestOptions:
+        run = self._run
+        leave_cache = run.conditions.cache == AS_FOUND
+        return RequestOptions(
+            seed=run.seed % _SEEDS,
+            cache_salt=None if leave_cache else fresh_salt(self._endpoint),
+            timeout_s=run.conditions.request_timeout_s,
         )
 
-    def _cache(self, asking: RequestOptions, ramp_ns: int) -> CacheStart:
-        """Bring the emptied cache into the state that the sweep asks for.
-
-        What is asked for that is in no record. Raises `EngineError` where it fails.
-        """
-        spec, run, endpoint = self._spec, self._run, self._endpoint
-
-        def play(
-            schedule: Schedule, asked: tuple[Conversation, ...], workers: int = 1
-        ) -> list[RequestRecord]:
-            return play_on(endpoint, schedule, asked, lambda _: None, asking, workers).records
-
-        def play_all(others: RequestSet) -> list[RequestRecord]:
-            workers = worker_count(spec.workers, others)
-            return play(others.schedule(run.load, ramp_ns), others.conversations, workers)
-
-        if spec.cache == "primed":
-            at_once = run.load.concurrency or run.load.max_concurrency or 1
-            return primed(self._request_set, play, at_once, endpoint.facts().get("block_size"))
-        if spec.cache == "steady":
-            caches = run.arm.settings.toggles["prefix_caching"].kind == "on"
-            return steady(
-                lambda number: self._request_sets.drawn(run, steady_seed(run.seed, number)),
-                play_all,
-                endpoint.facts().get("kv_tokens") if caches else None,
-                spec.max_failed_share,
-            )
-        return CacheStart(state="cold")
+    def _play(
+        self,
+        request_set: RequestSet,
+        options: RequestOptions,
+        ramp_ns: int,
+        on_progress: OnProgress = lambda _: None,
+    ) -> Played:
+        return play_on(
+            self._endpoint,
+            request_set.schedule(self._run.load, ramp_ns),
+            request_set.conversations,
+            on_progress,
+            options,
+            worker_count(self._run.conditions.workers, request_set),
+        )
 
     def _warm_up(self) -> int:
         """Return the mean service time of a request, in nanoseconds; leaves the engine warm.
 
-        The slots of a closed loop start spread over it. The first requests of a real engine's life
-        are slower than any after them, so it gets as many at once as the load has, of other texts.
-        On virtual time one request says it all.
+        The slots of a closed loop start spread over it.
         """
         run, endpoint = self._run, self._endpoint
-        slots = run.load.concurrency or 1
-        if endpoint.target is None:
-            if slots == 1:
-                return 0
-            others, slots = self._request_set, 1
-        else:
-            others = self._request_sets.drawn(run, run.seed ^ _WARM_UP_SEED)
-        first_turns = tuple(
-            Conversation(conversation_id=one.conversation_id, turns=one.turns[:1])
-            for one in others.conversations[:slots]
+        conversations = warm_up_conversations(
+            run, self._request_sets, virtual_time=endpoint.target is None
         )
-        asking = RequestOptions(timeout_s=self._spec.request_timeout_s)
-        schedule = ClosedLoop(concurrency=slots)
-        records = play_on(endpoint, schedule, first_turns, lambda _: None, asking).records
-        times = [one.closed_ns - one.sent_ns for one in records if one.sent_ns is not None]
-        return sum(times) // max(1, len(times))
+        if not conversations:
+            return 0
+        slots = ClosedLoop(concurrency=run.load.concurrency or 1)
+        options = RequestOptions(timeout_s=run.conditions.request_timeout_s)
+        workers = run.conditions.workers or 1
+        played = play_on(endpoint, slots, conversations, lambda _: None, options, workers)
+        return mean_service_time_ns(played.records)
+
+    def _prepared_cache(self, options: RequestOptions, ramp_ns: int) -> CacheStart:
+        """Bring the emptied cache into the state that the conditions name.
+
+        The requests for that are in no record. Raises `EngineError` where it fails.
+        """
+        run, endpoint = self._run, self._endpoint
+
+        def play(
+            schedule: Schedule, conversations: tuple[Conversation, ...]
+        ) -> list[RequestRecord]:
+            return play_on(endpoint, schedule, conversations, lambda _: None, options).records
+
+        if run.conditions.cache == "primed":
+            at_once = run.load.concurrency or run.load.max_concurrency or 1
+            return primed(self._request_set, play, at_once, endpoint.facts().get("block_size"))
+        if run.conditions.cache == "steady":
+            caches = run.arm.settings.toggles["prefix_caching"].kind == "on"
+            return steady(
+                lambda number: self._request_sets.drawn(run, steady_seed(run.seed, number)),
+                lambda others: self._play(others, options, ramp_ns).records,
+                endpoint.facts().get("kv_tokens") if caches else None,
+                run.conditions.max_failed_share,
+            )
+        return CacheStart(state=run.conditions.cache)
+
+    def _cut_short(self, cut: PlayInterrupted) -> str | None:
+        """Return how far the run was when it was interrupted; None: all requests had ended."""
+        ended, requests = len(cut.played.records), self._request_set.requests
+        if ended == requests:
+            return None
+        left_out = f"; {cut.in_flight} in flight were cut off and are in no figure"
+        return f"{ended} of {requests} requests had ended" + left_out * bool(cut.in_flight)
+
+    def _outcome(self, played: Played, start: _Start, cut_short: str | None = None) -> Outcome:
+        """Return the result of what was played; `cut_short`: how far that is of the run.
+
+        What the server counts then holds the requests that were cut off too, and proves nothing.
+        """
+        records, endpoint = played.records, self._endpoint
+        known = _played_facts(endpoint, played, start.time)
+        counters, odd = ServerCounters(), tuple[str, ...]()
+        if cut_short is None:
+            try:
+                counters, odd = counter_moves(start.counters, endpoint.counters())
+            except EngineError as error:
+                return Outcome(
+                    records=records,
+                    status="failed",
+                    reason=words(error),
+                    facts=known,
+                    engine_died=True,
+                )
+        engine_facts = dict(endpoint.facts())
+        block_tokens = engine_facts.get("block_size")
+        ceiling = self._ceiling(block_tokens, start.cache)
+        triples = self._triples(counters, ceiling, engine_facts.get("kv_tokens"))
+        found = examine_cache(
+            [] if cut_short else records,
+            self._request_set.conversations,
+            start.cache.primed,
+            block_tokens,
+        )
+        status, reason = self._judge(records, triples, _fault(start.cache, found))
+        return Outcome(
+            records=records,
+            status="interrupted" if cut_short else status,
+            reason=cut_short or reason,
+            facts={
+                **known,
+                **self._request_facts(records),
+                "evidence": {toggle: asdict(triple) for toggle, triple in triples.items()},
+                "counters": asdict(counters),
+                "prefix_hit_ceiling": ceiling,
+                "cache": {**start.cache.facts(), "salted": start.salted, **found.facts()},
+                "facts": engine_facts,
+            },
+            notes=(*start.cache.notes, *played.notes, *endpoint.notes, *odd),
+        )
+
+    def _ceiling(self, block_tokens: int | None, cache: CacheStart) -> float | None:
+        assumed = self._run.conditions.assumed_block_tokens
+        return self._request_sets.ceiling(self._run, block_tokens or assumed, cache.primed)
+
+    def _triples(
+        self, counters: ServerCounters, ceiling: float | None, kv_tokens: int | None
+    ) -> dict[str, Triple]:
+        """Return what was requested, reported and observed of each toggle."""
+        run, endpoint, request_set = self._run, self._endpoint, self._request_set
+        exercise = Exercise(
+            prefix_hit_ceiling=ceiling,
+            longest_prompt_tokens=request_set.longest_prompt_tokens,
+            most_in_flight=run.load.concurrency
+            or run.load.max_concurrency
+            or len(request_set.conversations),
+            kv_tokens=kv_tokens,
+        )
+        return examine(
+            run.arm.settings, endpoint.effective(), counters, exercise, endpoint.engine_kind
+        )
+
+    def _request_facts(self, records: list[RequestRecord]) -> dict[str, Any]:
+        """Return what a diagnosis needs of the requests, and what a server counted of prompts."""
+        arm, request_set, target = self._run.arm, self._request_set, self._endpoint.target
+        facts = diagnosis_facts(arm.settings if arm.gpus is not None else None, request_set)
+        if target is None:
+            return facts
+        return {**facts, "prompts": prompt_counts(records, request_set.conversations, target)}
+
+    def _judge(
+        self, records: list[RequestRecord], triples: Mapping[str, Triple], cache_fault: str | None
+    ) -> tuple[str, str | None]:
+        """Return a run's status and, where it is not ok, the reason."""
+        wrong = [*contradictions(triples), *([] if cache_fault is None else [cache_fault])]
+        if wrong:
+            return "void", "; ".join(wrong)
+        failed = sum(
+            record.error_kind is not None or not len(record.token_events) for record in records
+        )
+        if failed > self._run.conditions.max_failed_share * len(records):
+            return "failed", f"{failed} of {len(records)} requests failed"
+        return "ok", None
 
 
-def _told(endpoint: Endpoint, played: Played, started: datetime) -> dict[str, Any]:
+def _played_facts(endpoint: Endpoint, played: Played, started: datetime) -> dict[str, Any]:
     """Return what is known of any run that was played."""
     return {
         "engine_version": endpoint.engine_version,
@@ -188,16 +269,6 @@ def _told(endpoint: Endpoint, played: Played, started: datetime) -> dict[str, An
         "started": started.isoformat(timespec="seconds"),
         **_lesser_history(endpoint),
     }
-
-
-def _prompts(
-    records: list[RequestRecord], request_set: RequestSet, endpoint: Endpoint
-) -> dict[str, Any]:
-    """Return what a server counted of the prompts; nothing where there is no server."""
-    target = endpoint.target
-    if target is None:
-        return {}
-    return {"prompts": prompt_counts(records, request_set.conversations, target)}
 
 
 def _lesser_history(endpoint: Endpoint) -> dict[str, str]:
@@ -211,37 +282,6 @@ def words(error: EngineError) -> str:
     return "; ".join([str(error), *getattr(error, "__notes__", [])])
 
 
-def _exercise(
-    run: PlannedRun, request_set: RequestSet, ceiling: float | None, kv_tokens: int | None
-) -> Exercise:
-    return Exercise(
-        prefix_hit_ceiling=ceiling,
-        longest_prompt_tokens=request_set.longest_prompt_tokens,
-        most_in_flight=run.load.concurrency
-        or run.load.max_concurrency
-        or len(request_set.conversations),
-        kv_tokens=kv_tokens,
-    )
-
-
 def _fault(cache: CacheStart, found: CacheFinding) -> str | None:
-    """Return why the cache was not as the label says; of a steady one nothing can say so."""
-    return None if cache.state == "steady" else found.fault()
-
-
-def _judge(
-    records: list[RequestRecord],
-    triples: Mapping[str, Triple],
-    max_failed_share: float,
-    cache_fault: str | None,
-) -> tuple[str, str | None]:
-    """Return a run's status and, where it is not ok, the reason."""
-    wrong = [*contradictions(triples), *([] if cache_fault is None else [cache_fault])]
-    if wrong:
-        return "void", "; ".join(wrong)
-    failed = sum(
-        record.error_kind is not None or not len(record.token_events) for record in records
-    )
-    if failed > max_failed_share * len(records):
-        return "failed", f"{failed} of {len(records)} requests failed"
-    return "ok", None
+    """Return why the cache was not as the label says; only cold and primed promise anything."""
+    return found.fault() if cache.state in ("cold", "primed") else None

@@ -14,11 +14,11 @@ from harness.adapters.embedded import (
     prediction_basis,
     roof_sides_s,
 )
-from harness.experiment.measurement import Measurement, Outcome, words
+from harness.experiment.manifest import Outcome
+from harness.experiment.measurement import Measurement, words
 from harness.experiment.request_sets import RequestSets
 from harness.plan import PlannedRun
 from harness.results.store import RequestRecord
-from harness.sweep_file import SweepSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,7 @@ class Prediction:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def predict(
-    run: PlannedRun, spec: SweepSpec, request_sets: RequestSets, measured: Outcome
-) -> Prediction:
+def predict(run: PlannedRun, request_sets: RequestSets, measured: Outcome) -> Prediction:
     """Return the run as the embedded engine would have done it, on virtual time.
 
     By the profile that the sweep names for the engine, else by the roofline of its GPUs. What the
@@ -42,7 +40,7 @@ def predict(
     try:
         endpoint = predicted_endpoint(settings, told)
         as_planned = replace(run, arm=replace(run.arm, settings=settings))
-        outcome = Measurement(as_planned, spec, request_sets, endpoint).take(lambda _: None)
+        outcome = Measurement(as_planned, request_sets, endpoint).take(lambda _: None)
         basis = prediction_basis(settings)
         return Prediction(
             records=outcome.records, facts={**basis, "roof": _roof(settings, measured.records)}

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from harness.adapters import Target
+from harness.adapters import Endpoint, Target
 from harness.client import RequestOptions
 from harness.load import ClosedLoop, play_http
+from harness.plan import PlannedRun
 from harness.results.store import RequestRecord
 from harness.results.warnings import one_line
 from harness.workloads import Conversation, Segment, Turn, text_names
@@ -37,6 +38,18 @@ class Probed:
 
     target: Target
     notes: tuple[str, ...] = ()
+
+
+def leave_out_refused(endpoint: Endpoint, run: PlannedRun) -> tuple[str, ...]:
+    """Send the server of `endpoint` no more of what it refuses; return what a reader must know.
+
+    Versions differ in what they take, and somebody else's server may be anything.
+    """
+    if endpoint.target is None:
+        return ()
+    found = probe(endpoint.target, RequestOptions(timeout_s=run.conditions.request_timeout_s))
+    endpoint.target = found.target
+    return found.notes
 
 
 def probe(target: Target, asking: RequestOptions) -> Probed:

@@ -11,13 +11,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness import __version__
 from harness.adapters import Endpoint, EngineAdapter, EngineError
-from harness.client import RequestOptions
-from harness.environment import git_commit, host_facts
-from harness.experiment.measurement import Measurement, Outcome, words
+from harness.experiment.manifest import Outcome, harness_facts, run_manifest
+from harness.experiment.measurement import Measurement, words
 from harness.experiment.prediction import predict
-from harness.experiment.probe import probe
+from harness.experiment.probe import leave_out_refused
 from harness.experiment.request_sets import RequestSets
 from harness.plan import Plan, PlannedArm, PlannedRun
 from harness.plan.printed import plan_document
@@ -58,10 +56,14 @@ class Sweep:
         self._request_sets = RequestSets()
         # Engine label → arm → why it did not start; None once one has started.
         self._starts: dict[str, dict[str, str] | None] = {}
-        self._about = {
-            "host": host_facts(),
-            "harness_version": __version__,
-            "git_commit": git_commit(),
+        spec = plan.spec
+        self._shared = {  # by the manifests of all runs
+            **harness_facts(),
+            "history": spec.history,
+            "hardware": asdict(spec.hardware),
+            "sweep_seed": spec.seed,
+            "slo": spec.slo.facts(),
+            "price_per_gpu_hour": spec.price_per_gpu_hour,
         }
 
     def run(self, progress: SweepProgress) -> bool:
@@ -89,9 +91,10 @@ class Sweep:
 
     def _store(self, run: PlannedRun, outcome: Outcome) -> None:
         """Store a run, and beside a real engine's what was to be expected of it."""
-        manifest, predicted = self._manifest(run, outcome), None
+        request_set, predicted = self._request_sets.of(run), None
+        manifest = run_manifest(run, request_set, outcome, self._shared)
         if outcome.records and run.arm.engine != EMBEDDED:
-            prediction = predict(run, self._plan.spec, self._request_sets, outcome)
+            prediction = predict(run, self._request_sets, outcome)
             manifest["prediction"] = dict(prediction.facts)
             predicted = prediction.records
         write_run(self._directory, run.key, manifest, outcome.records, predicted)
@@ -111,13 +114,11 @@ class Sweep:
                 self._check_starts(arm)
                 with self._started(arm, left[0].block, progress) as endpoint:
                     self._starts[arm.label] = None
-                    refused = self._probed(endpoint)
+                    refused = leave_out_refused(endpoint, left[0])
                     while left and not asked:
                         run, asked = left[0], True
                         progress.started(run, self._request_sets.of(run).requests)
-                        measurement = Measurement(
-                            run, self._plan.spec, self._request_sets, endpoint
-                        )
+                        measurement = Measurement(run, self._request_sets, endpoint)
                         outcome = measurement.take(progress.answered)
                         outcome = replace(outcome, notes=(*refused, *outcome.notes))
                         left.pop(0)
@@ -135,17 +136,6 @@ class Sweep:
                 self._note_failed_start(arm, reason)
             for run in ended:
                 yield run, Outcome(records=[], status="failed", reason=reason, facts=facts)
-
-    def _probed(self, endpoint: Endpoint) -> tuple[str, ...]:
-        """Leave out of `endpoint`'s requests what it refuses; return what a reader must know of it.
-
-        Versions differ in what they take, and somebody else's server may be anything.
-        """
-        if endpoint.target is None:
-            return ()
-        found = probe(endpoint.target, RequestOptions(timeout_s=self._plan.spec.request_timeout_s))
-        endpoint.target = found.target
-        return found.notes
 
     def _check_starts(self, arm: PlannedArm) -> None:
         """Raise `EngineError` where other arms of this engine have failed to start, and none did.
@@ -177,23 +167,4 @@ class Sweep:
             **plan_document(self._plan),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "sweep": self._plan.spec.path.read_text(encoding="utf-8"),
-        }
-
-    def _manifest(self, run: PlannedRun, outcome: Outcome) -> dict[str, Any]:
-        spec, request_set = self._plan.spec, self._request_sets.of(run)
-        return {
-            **run.facts(),
-            **self._about,
-            "history": spec.history,
-            **outcome.facts,
-            "model": run.arm.settings.model,
-            "hardware": asdict(spec.hardware),
-            "sweep_seed": spec.seed,
-            "status": outcome.status,
-            "reason": outcome.reason,
-            "skipped_rows": request_set.skipped,
-            "notes": [*request_set.notes, *outcome.notes],
-            "slo": spec.slo.facts(),
-            "max_failed_share": spec.max_failed_share,
-            "price_per_gpu_hour": spec.price_per_gpu_hour,
         }

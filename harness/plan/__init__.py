@@ -1,7 +1,7 @@
 """From a sweep file to the ordered list of runs. Pure: nothing starts."""
 
 from harness.plan.make import make_plan
-from harness.plan.planned import Plan, PlannedArm, PlannedRun, labels
+from harness.plan.planned import Plan, PlannedArm, PlannedRun, RunConditions, labels
 from harness.plan.selection import select
 from harness.plan.token_rate import PeakRate, peak_rates
 
@@ -10,6 +10,7 @@ __all__ = [
     "Plan",
     "PlannedArm",
     "PlannedRun",
+    "RunConditions",
     "labels",
     "make_plan",
     "peak_rates",

@@ -18,7 +18,7 @@ from harness.plan.arms import engine_arms, plannable, settings_of
 from harness.plan.capability import Capability, capabilities
 from harness.plan.demand import Demand, check_starts, demand_of
 from harness.plan.estimate import expected, with_what_is_asked_before
-from harness.plan.planned import Plan, PlannedArm, PlannedRun, labels
+from harness.plan.planned import Plan, PlannedArm, PlannedRun, RunConditions, labels
 from harness.results.store import FORMAT
 from harness.sweep_file import CONTROL_ARM, Load, SweepSpec, WorkloadChoice
 from harness.workloads import WorkloadError
@@ -89,7 +89,7 @@ def _runs(
     demands: Sequence[Demand],
 ) -> Iterator[PlannedRun]:
     """Yield the runs in order: by block, by server start, by workload and load as in the file."""
-    group = 0
+    group, conditions = 0, _conditions(spec)
     for block in range(spec.blocks):
         for arm in _order(spec, arms, block):
             started = arm.reason is None
@@ -105,6 +105,7 @@ def _runs(
                     workload_kind=choice.kind,
                     load=load,
                     seed=seed,
+                    conditions=conditions,
                     expected=with_what_is_asked_before(
                         expected(adapters[arm.engine], arm.settings, demand, simulated=simulated),
                         spec.cache,
@@ -113,6 +114,15 @@ def _runs(
                     else None,
                 )
             group += started
+
+
+def _conditions(spec: SweepSpec) -> RunConditions:
+    return RunConditions(
+        cache=spec.cache,
+        workers=spec.workers,
+        request_timeout_s=spec.request_timeout_s,
+        max_failed_share=spec.max_failed_share,
+    )
 
 
 def _order(spec: SweepSpec, arms: Sequence[PlannedArm], block: int) -> list[PlannedArm]:

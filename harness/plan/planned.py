@@ -38,9 +38,22 @@ class PlannedArm:
     settings: EngineSettings  # what is implied is already in its toggles
     flipped: Mapping[str, Flip]  # empty for the baseline and the baseline again
     launch_line: tuple[str, ...]
-    gpus: int  # GPUs that one engine takes
+    gpus: int | None  # GPUs that one engine takes; None: not known of this server
     reason: str | None = None  # why it cannot run; None: it can
     missing: EngineError | None = None  # that its program is not on this machine, which a run needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConditions:
+    """How a run is measured, beside its workload and its load."""
+
+    cache: str  # prefix cache when it starts: cold | primed | steady | as found (left as it is)
+    workers: int | None  # load generator processes; None: as many as the load needs
+    request_timeout_s: float | None  # until a request's answer must have ended; None: no limit
+    max_failed_share: float  # requests that may fail in a run that is ok
+    warmup_requests: int | None = None  # sent before the run; None: one for each slot
+    # KV block size for the prefix hit ceiling, where the engine does not report its own.
+    assumed_block_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +68,8 @@ class PlannedRun:
     workload_kind: str
     load: Load
     seed: int  # of requests and arrivals; the same for all arms of a block
-    expected: Expected | None
+    conditions: RunConditions
+    expected: Expected | None = None  # None: not known how long it takes
 
     @property
     def status(self) -> Literal["planned", "skipped"]:
@@ -79,11 +93,19 @@ class PlannedRun:
             "flipped": {toggle: flip.facts() for toggle, flip in arm.flipped.items()},
             "workload": self.workload.name,
             "workload_kind": self.workload_kind,
-            "load": self.load.facts(),
+            "load": self._load_facts(),
             "seed": self.seed,
             "status": self.status,
             "reason": arm.reason,
         }
+
+    def _load_facts(self) -> dict[str, Any]:
+        """Return the load; where the number of warm-up requests was given, that too."""
+        facts, requests = self.load.facts(), self.conditions.warmup_requests
+        if requests is not None:
+            del facts["warmup"]  # no part of the run itself is left out of its window
+            facts["warmup_requests"] = requests
+        return facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -285,3 +285,19 @@ def test_a_cap_belongs_to_an_open_loop() -> None:
 
     assert ran.returncode == 2
     assert "--max-concurrency belongs to an open loop" in ran.stderr
+
+
+def test_a_warm_cache_is_a_warning_of_a_load_and_never_void(server: str, tmp_path: Path) -> None:
+    """The same texts again are found in the cache of somebody's server: its state is as found."""
+    words = ("--model", MODEL, "--requests", "4", "--output-tokens", "4", "--seed", "71")
+    first = json.loads(harness("load", server, *words, "--json").stdout)["runs"][0]
+    out = tmp_path / "again"
+    harness("load", server, *words, "--out", str(out))
+
+    [manifest] = (json.loads(path.read_text()) for path in out.glob("*/manifest.json"))
+    (run,) = json.loads((out / "summary.json").read_text(encoding="utf-8"))["runs"]
+    assert first["cache"]["answers_over_limit"] == 0
+    assert manifest["cache"]["state"] == "as found"
+    assert manifest["cache"]["answers_over_limit"] > 0
+    assert manifest["status"] == "ok"
+    assert "cache_not_cold" in {check["name"] for check in run["checks"]}

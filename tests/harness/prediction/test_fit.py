@@ -108,9 +108,7 @@ def test_costs_come_back_from_the_runs_that_they_made(once: Once, tmp_path: Path
     seen = [seen_run(by_key[run.manifest["key"]], run) for run in read_runs(out)]
 
     costs = fitted_costs([run.equations for run in seen])
-    unseen = unseen_errors(
-        seen, PROFILE, lambda run, told: predict(run, plan.spec, RequestSets(), told)
-    )
+    unseen = unseen_errors(seen, PROFILE, lambda run, told: predict(run, RequestSets(), told))
 
     timer, known = FittedStepTime(costs), FittedStepTime(COSTS)
     for sequences, context in ((1, 700), (8, 6000)):

@@ -22,7 +22,7 @@ from known_runs import (
 
 from harness.cli import main
 from harness.commands import load as load_command
-from harness.commands import load_order
+from harness.commands import load_plan
 from harness.results.analysis import summarize
 from harness.results.client.certificate import certificate
 from harness.results.client.error import error_of_pairs
@@ -342,8 +342,10 @@ def test_a_load_by_an_invalid_client_is_exit_1(
 ) -> None:
     """`harness load` prints the certificate beside the figures, and does not vouch for INVALID."""
     summary = summarize(store(tmp_path / "s", {"baseline": late_ms}))
-    monkeypatch.setattr(load_order, "attach", lambda *_, **__: SimpleNamespace())
-    monkeypatch.setattr(load_command, "load_server", lambda *_: summary)
+    server = SimpleNamespace(engine_version="1", engine_kind="real", max_model_len=None)
+    monkeypatch.setattr(load_plan, "UrlEndpoint", lambda _: server)
+    monkeypatch.setattr(load_plan, "attach", lambda *_, **__: None)
+    monkeypatch.setattr(load_command, "run_alone", lambda *_: summary)
 
     assert main(["load", "http://127.0.0.1:1", "--model", "m"]) == code
 

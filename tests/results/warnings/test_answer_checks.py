@@ -9,7 +9,7 @@ import pytest
 from known_runs import known_manifest, known_record, steady_records
 
 from harness.adapters.base import Target
-from harness.experiment.prompt_counts import prompt_counts
+from harness.experiment.request_facts import prompt_counts
 from harness.results.metrics import run_figures
 from harness.results.store.parquet import table_of
 from harness.results.store.records import UNBELIEVED, RequestRecord

@@ -1,4 +1,4 @@
-"""From the words of `harness load` to an order. What would be ignored is refused."""
+"""From the words of `harness load` to a plan of one run. What would be ignored is refused."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.adapters import EngineError
-from harness.adapters.attached import attach
-from harness.commands.loading import MOST_REQUESTS, LoadOrder
+from harness.adapters import EngineError, EngineSettings
+from harness.adapters.attached import UrlEndpoint, attach
+from harness.experiment import AS_FOUND, RequestSets
+from harness.plan import PlannedArm, PlannedRun, RunConditions
+from harness.results import count
 from harness.results.store import StoreError
-from harness.sweep_file import AnyWorkload, Load, SpecError, duration_ns
+from harness.sweep_file import BASELINE_ARM, AnyWorkload, Load, SpecError, duration_ns
 from harness.workloads import Fixed, MultiTurn, SharedPrefix
 from harness.workloads.trace import TraceReplay, guess_format
 
 _KINDS = "shared-prefix, multi-turn or trace:PATH"
 _PROMPT_TOKENS, _OUTPUT_TOKENS, _TURNS, _REQUESTS = 128, 256, 4, 100  # where nothing is said
+MOST_REQUESTS = 1_000_000  # of one load: all of them, and their answers, are held in memory
 _MOST_TURNS = 10_000
+_UNBOUNDED_TOKENS = 1 << 20  # where the server does not report how long a request may be
+_BLOCK_TOKENS = 16  # in which prefix hits are counted where the server does not report its own
 _LONGEST_NS = 366 * 86_400 * 1_000_000_000
 # Which options each kind of traffic has; the others say the same of their own.
 _OF_KINDS = {
@@ -31,8 +36,8 @@ _OF_KINDS = {
 }
 
 
-def order_of(arguments: argparse.Namespace) -> LoadOrder:
-    """Return what the command line asks for; the server is asked who it is last.
+def planned_load(arguments: argparse.Namespace) -> tuple[PlannedRun, UrlEndpoint]:
+    """Return the run that the command line describes, and the server, which is reached last.
 
     Raises `SpecError`, `WorkloadError`, `StoreError` or `EngineError`.
     """
@@ -42,19 +47,76 @@ def order_of(arguments: argparse.Namespace) -> LoadOrder:
     for name in ("requests", "warmup"):
         if (getattr(arguments, name) or 0) > MOST_REQUESTS:
             raise SpecError(f"--{name}: one load has at most {MOST_REQUESTS:,} requests")
-    asked = _load(arguments, kind)
+    load = _load(arguments, kind)
     workload = _workload(arguments, kind, path)
-    if isinstance(workload, TraceReplay) and asked.limit is not None:
-        workload = replace(workload, limit=asked.limit)
-    if arguments.out is not None and os.path.lexists(arguments.out):
-        error = StoreError(f"--out {arguments.out}: exists already; a load never overwrites one")
-        error.add_note("name a new folder, or leave --out away to keep nothing")
-        raise error
+    if isinstance(workload, TraceReplay) and load.limit is not None:
+        workload = replace(workload, limit=load.limit)
+    _check_new(arguments.out)
     if arguments.tokenizer is not None and arguments.api == "chat":
         raise SpecError("--tokenizer is for prompts of token ids, and a chat has texts")
+    conditions = _conditions(arguments)
+    endpoint = _endpoint(arguments)
+    run = PlannedRun(
+        key="load",
+        arm=_arm(arguments, endpoint),
+        block=0,
+        group=0,
+        workload=workload,
+        workload_kind=kind,
+        load=load,
+        seed=arguments.seed,
+        conditions=conditions,
+    )
+    return run, endpoint
+
+
+def checked_load(run: PlannedRun, request_sets: RequestSets) -> PlannedRun:
+    """Return `run` with the number of its requests. Raises `SpecError` where it cannot be sent."""
+    request_set = request_sets.of(run)
+    if request_set.requests > MOST_REQUESTS:
+        raise SpecError(
+            f"{request_set.requests:,} requests are asked; one load has at most {MOST_REQUESTS:,}"
+        )
+    alive, conversations = run.load.concurrency or 1, len(request_set.conversations)
+    if alive > conversations:
+        turns = -(-request_set.requests // conversations)
+        error = SpecError(
+            f"--concurrency {alive:,}: {request_set.requests:,} requests are asked, in "
+            f"{count(conversations, 'conversation')}, and more are never alive at once"
+        )
+        error.add_note(
+            f"ask for less concurrency, or for more: --requests {alive * (turns + 3):,} makes a "
+            "steady load of it"
+        )
+        raise error
+    if run.load.mode == "concurrency" and run.load.requests is None:  # all rows of a trace
+        return replace(run, load=replace(run.load, requests=request_set.requests))
+    return run
+
+
+def _check_new(out: Path | None) -> None:
+    if out is not None and os.path.lexists(out):
+        error = StoreError(f"--out {out}: exists already; a load never overwrites one")
+        error.add_note("name a new folder, or leave --out away to keep nothing")
+        raise error
+
+
+def _conditions(arguments: argparse.Namespace) -> RunConditions:
     timeout_ns = _duration("--timeout", arguments.timeout)
-    return LoadOrder(
-        endpoint=attach(
+    return RunConditions(
+        cache=AS_FOUND,
+        workers=arguments.workers,
+        request_timeout_s=None if timeout_ns is None else timeout_ns / 1e9,
+        max_failed_share=0.0,  # a load that lost a request exits with 1
+        warmup_requests=arguments.warmup,
+        assumed_block_tokens=_BLOCK_TOKENS,
+    )
+
+
+def _endpoint(arguments: argparse.Namespace) -> UrlEndpoint:
+    """Return the server, once it answers. Raises `EngineError`."""
+    return UrlEndpoint(
+        attach(
             arguments.url,
             arguments.model,
             api=arguments.api,
@@ -62,16 +124,31 @@ def order_of(arguments: argparse.Namespace) -> LoadOrder:
             wait_s=(_duration("--wait", arguments.wait) or 0) / 1e9,
             api_key_env=arguments.api_key_env,
             waiting=_say,
-        ),
-        workload=workload,
-        workload_kind=kind,
-        load=asked,
-        seed=arguments.seed,
-        warmup=arguments.warmup,
-        workers=arguments.workers,
-        timeout_s=None if timeout_ns is None else timeout_ns / 1e9,
-        out=arguments.out,
-        dialect=arguments.dialect,
+        )
+    )
+
+
+def _arm(arguments: argparse.Namespace, endpoint: UrlEndpoint) -> PlannedArm:
+    """Return the server as the one arm of a plan: no toggle is set, its hardware is not known."""
+    settings = EngineSettings(
+        model=arguments.model,
+        gpu="unknown",
+        gpu_count=1,
+        max_model_len=endpoint.max_model_len or _UNBOUNDED_TOKENS,
+        toggles={},
+        url=arguments.url,
+        api_key_env=arguments.api_key_env,
+    )
+    return PlannedArm(
+        name=BASELINE_ARM,
+        engine="url",
+        label="url",
+        engine_version=endpoint.engine_version,
+        engine_kind=endpoint.engine_kind,
+        settings=settings,
+        flipped={},
+        launch_line=("attach", arguments.url, arguments.model),
+        gpus=None,
     )
 
 

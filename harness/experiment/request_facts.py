@@ -1,16 +1,33 @@
-"""What a server counted of the prompts, beside what was sent: facts for the manifest of a run."""
+"""Facts about a run's requests for its manifest: what a diagnosis needs, and counts of prompts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from harness.adapters import Target
+from harness.adapters import EngineSettings, Target
+from harness.adapters.embedded import decode_floor
+from harness.load import RequestSet
 from harness.results.store import RequestRecord
 from harness.workloads import Conversation
 
 # Of prompts as text a word is about a token; a template and a system prompt of its own come on top.
 _TEXT_FEWEST, _TEXT_MOST, _TEMPLATE_TOKENS = 0.5, 2.0, 256
+
+
+def diagnosis_facts(settings: EngineSettings | None, request_set: RequestSet) -> dict[str, Any]:
+    """Return `decode_floor` and `prompt_overlap` for a manifest; None for what is not known.
+
+    `settings` None: the hardware of this server is not known. The floor is that of the model on
+    the GPU, whichever engine runs it.
+    """
+    floor = None if settings is None else decode_floor(settings)
+    overlap = request_set.overlap
+    return {
+        "decode_floor": None if floor is None else asdict(floor),
+        "prompt_overlap": None if overlap is None else asdict(overlap),
+    }
 
 
 def prompt_counts(
