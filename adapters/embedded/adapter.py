@@ -19,9 +19,8 @@ from harness.adapters.embedded.engine import (
     DEFAULT_DRAFT_TOKENS,
     EngineConfig,
     EngineCore,
-    Speculation,
+    SpeculativeConfig,
     StepTimer,
-    mean_tokens_per_step,
     tree_tokens,
 )
 from harness.adapters.embedded.step_time import (
@@ -134,7 +133,7 @@ class EmbeddedAdapter:
         timer, config = step_time(settings), engine_config(settings)
         chunk = config.max_batched_tokens
         fixed_s, slope_s = timer.decode_line(1, config.queries)
-        per_step = mean_tokens_per_step(config.speculation) if config.speculation else 1.0
+        per_step = config.speculation.mean_tokens_per_step if config.speculation else 1.0
         prefill_s = timer.step_s(0, config.queries, 0, [(chunk, 0)], 1) / chunk
         return prefill_s, (fixed_s + slope_s * 1000) / per_step  # at a context of 1,000 tokens
 
@@ -256,20 +255,20 @@ def scheduler_config(settings: EngineSettings, blocks: int, block_tokens: int) -
     )
 
 
-def _speculation(value: ToggleValue) -> Speculation | None:
+def _speculation(value: ToggleValue) -> SpeculativeConfig | None:
     if value.kind == "off":
         return None
     options = dict(value.options)
     acceptance = float(options.get("acceptance", ASSUMED_ACCEPTANCE[value.kind]))
     if (tree := value.tree) is not None:
-        return Speculation(
+        return SpeculativeConfig(
             method=value.kind,
             draft_tokens=tree_tokens(*tree),
             acceptance=acceptance,
             branches=tree[0],
             depth=tree[1],
         )
-    return Speculation(
+    return SpeculativeConfig(
         method=value.kind,
         draft_tokens=int(options.get("tokens", DEFAULT_DRAFT_TOKENS)),
         acceptance=acceptance,

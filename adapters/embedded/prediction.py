@@ -17,7 +17,7 @@ from harness.adapters.embedded.adapter import (
     step_profile,
     step_time,
 )
-from harness.adapters.embedded.engine import EngineConfig, EngineCore, mean_tokens_per_step
+from harness.adapters.embedded.engine import EngineConfig, EngineCore
 from harness.adapters.embedded.step_time import StepTime, known_step_errors
 
 _HALVINGS = 40
@@ -108,6 +108,6 @@ def _accepting(config: EngineConfig, tokens_per_step: float | None) -> EngineCon
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):  # the mean rises with the acceptance
         middle = (low + high) / 2
-        known = mean_tokens_per_step(replace(speculation, acceptance=middle)) < tokens_per_step
-        low, high = (middle, high) if known else (low, middle)
+        mean = replace(speculation, acceptance=middle).mean_tokens_per_step
+        low, high = (middle, high) if mean < tokens_per_step else (low, middle)
     return replace(config, speculation=replace(speculation, acceptance=(low + high) / 2))

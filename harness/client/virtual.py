@@ -50,7 +50,7 @@ class VirtualClient:
             await arrived
         ids = with_answers(request, self._texts.token_ids(request.prompt))
         sequence = self._core.submit(
-            ids, request.output_tokens, self._loop.now_ns, answer_read=request.live
+            ids, request.output_tokens, self._loop.now_ns, output_read=request.live
         )
         answered = self._loop.create_future()
         self._waiting[sequence] = answered

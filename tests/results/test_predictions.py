@@ -16,8 +16,8 @@ import pytest
 from summaries import make_summary
 
 from harness.adapters import ENGINES
-from harness.adapters.embedded.engine.config import EngineConfig, Speculation
-from harness.adapters.embedded.engine.speculative import mean_tokens_per_step
+from harness.adapters.embedded.engine.config import EngineConfig
+from harness.adapters.embedded.engine.speculative import SpeculativeConfig
 from harness.adapters.embedded.prediction import Told, _accepting
 from harness.adapters.embedded.step_time.profile_file import profile_text
 from harness.experiment.sweep import Sweep
@@ -193,13 +193,13 @@ def test_the_roof_counts_the_tokens_of_a_verified_step() -> None:
 @pytest.mark.parametrize("tokens", [1.2, 2.5, 4.9])
 def test_the_acceptance_gives_back_the_tokens_that_were_measured(tokens: float) -> None:
     """So that a prediction drafts as well as the engine did."""
-    speculation = Speculation(method="ngram", draft_tokens=4, acceptance=0.5)
+    speculation = SpeculativeConfig(method="ngram", draft_tokens=4, acceptance=0.5)
     config = EngineConfig(num_blocks=100, max_model_len=512, speculation=speculation)
 
     found = _accepting(config, tokens).speculation
 
     assert found is not None
-    assert mean_tokens_per_step(found) == pytest.approx(tokens, rel=1e-6)
+    assert found.mean_tokens_per_step == pytest.approx(tokens, rel=1e-6)
     assert _accepting(config, Told().tokens_per_step) is config
 
 

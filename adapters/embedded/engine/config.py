@@ -4,30 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speculation:
-    """A draft of `draft_tokens` a step, each accepted with probability `acceptance` (assumed).
-
-    With `branches` 1 they are a chain. Else a tree: each node has so many children, over `depth`
-    levels, and `draft_tokens` are all its nodes.
-    """
-
-    method: str  # ngram | draft | eagle | eagle3
-    draft_tokens: int
-    acceptance: float
-    branches: int = 1
-    depth: int | None = None  # None: as deep as there are tokens, a chain
-
-    @property
-    def longest(self) -> int:
-        """Draft tokens that one step can accept at most."""
-        return self.draft_tokens if self.depth is None else self.depth
-
-    @property
-    def level_acceptance(self) -> float:
-        """Chance that one of the branches of an accepted node is accepted: 1 − (1 − α)^b."""
-        return 1.0 - (1.0 - self.acceptance) ** self.branches
+from harness.adapters.embedded.engine.speculative import SpeculativeConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +22,7 @@ class EngineConfig:
     paged_kv: bool = True
     cuda_graphs: bool = True
     preemption: str = "recompute"  # recompute | swap: to the host's memory and back
-    speculation: Speculation | None = None
+    speculation: SpeculativeConfig | None = None
 
     @property
     def queries(self) -> int:
@@ -73,5 +50,5 @@ class EngineConfig:
         return max(self.max_batched_tokens, self.max_model_len)
 
     def blocks_for(self, tokens: int) -> int:
-        """Return how many blocks hold `tokens` tokens."""
+        """Return how many blocks `tokens` tokens fill, the last one perhaps in part."""
         return -(-tokens // self.block_size)

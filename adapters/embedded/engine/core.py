@@ -1,7 +1,7 @@
-"""The step loop: what the scheduler decides, the step time model times, and the blocks remember.
+"""The step loop: the scheduler decides, the step-time model times, the blocks remember.
 
-Between two events (an arrival, a finished answer, a want of blocks) decoding is the same step over
-and over, so `advance` works out all of those steps at once. `max_steps=1` takes them one by one;
+Between two events (an arrival, a finished output, too few blocks) decoding is the same step over
+and over, so `advance` computes all of those steps at once. `max_steps=1` takes them one by one;
 the results are the same to the nanosecond.
 """
 
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from harness.adapters.base import EngineError, ServerCounters
 from harness.adapters.embedded.engine.config import EngineConfig
-from harness.adapters.embedded.engine.progress import Progress, Times
-from harness.adapters.embedded.engine.scheduler import Scheduler, Step
+from harness.adapters.embedded.engine.decode_batch import Progress, Times
+from harness.adapters.embedded.engine.scheduler import ScheduledStep, Scheduler
 from harness.adapters.embedded.engine.sequence import Sequence
 
 _NS = 1e9
@@ -55,7 +55,7 @@ class StepCounts:
     graph_steps: int = 0
     mixed_steps: int = 0
     split_prefills: int = 0
-    computed_tokens: int = 0  # of prompts, and of answers that a preemption threw away
+    computed_tokens: int = 0  # of prompts, and of outputs that a preemption discarded
     output_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
@@ -88,7 +88,7 @@ class TimeLog:
 
 
 class EngineCore:
-    """One engine: requests in, token times and ids out. Time is what the caller says it is."""
+    """One engine: requests in, token times and ids out. The caller keeps the time."""
 
     def __init__(self, config: EngineConfig, timer: StepTimer) -> None:
         self.config = config
@@ -96,7 +96,7 @@ class EngineCore:
         self.scheduler = Scheduler(config)
         self._log = TimeLog()
         self._counts = StepCounts()
-        self._complete: list[Sequence] = []  # answers that the prefill itself completed
+        self._complete: list[Sequence] = []  # whose output the prefill itself completed
 
     @property
     def has_work(self) -> bool:
@@ -110,9 +110,9 @@ class EngineCore:
         output_tokens: int,
         now_ns: int,
         *,
-        answer_read: bool = True,
+        output_read: bool = True,
     ) -> Sequence:
-        """Queue a request; with `answer_read` False nobody will look at the ids of its answer.
+        """Queue a request; with `output_read` False nobody will look at the ids of its output.
 
         Raises `EngineError` when it is longer than the model allows.
         """
@@ -122,14 +122,14 @@ class EngineCore:
                 f"{len(prompt_ids)} prompt and {output_tokens} output tokens do not fit "
                 f"max_model_len {self.config.max_model_len}, or one of them is 0"
             )
-        sequence = Sequence(prompt_ids, output_tokens, now_ns, answer_read=answer_read)
+        sequence = Sequence(prompt_ids, output_tokens, now_ns, output_read=output_read)
         self.scheduler.waiting.append(sequence)
         return sequence
 
     def advance(
         self, now_ns: int, horizon_ns: int | None = None, max_steps: int | None = None
     ) -> tuple[int, list[Sequence]]:
-        """Run steps from `now_ns` on; return when the last one ended, in ns, and who finished.
+        """Run steps from `now_ns` on; return when the last one ended, in ns, and what finished.
 
         Stops after a step in which a sequence finished, before a step that would start at or
         after `horizon_ns`, after `max_steps`, or when there is no work.
@@ -150,25 +150,25 @@ class EngineCore:
         return now_ns, []
 
     def cancel(self, sequence: Sequence) -> None:
-        """Drop a request that nobody waits for any more; nothing happens when it has finished."""
+        """Drop a request whose client has gone; nothing happens when it has finished."""
         if sequence.finished_ns is None:
             self.scheduler.cancel(sequence, self._log.length)
 
     def catch_up(self) -> None:
         """Bring `generated_tokens` and `output_ids` of every decoding sequence up to date.
 
-        Every other sequence's are so at any time.
+        Those of every other sequence always are.
         """
         batch = self.scheduler.decoding
         batch.sync(self._log.length)
         for sequence in batch.sequences:
-            self.scheduler.blocks.settle(sequence)
-            sequence.work_out_ids(self.scheduler.kv)
+            self.scheduler.blocks.name(sequence)
+            sequence.make_output_ids(self.scheduler.contents)
 
     def forget_times(self) -> None:
         """Drop the log of step times, so that a server does not grow; only while nothing runs.
 
-        `token_events` of sequences before it can no longer be told.
+        `token_events` of earlier sequences are lost.
         """
         if self.has_work:
             raise EngineError("step times cannot be forgotten while requests are in flight")
@@ -240,8 +240,8 @@ class EngineCore:
         self._counts.graph_steps += steps if self.config.cuda_graphs else 0
         return int(ends_ns[steps - 1]), steps
 
-    def _run_step(self, step: Step, now_ns: int) -> int:
-        """Run one step that holds prompt chunks; return when it ends, in ns."""
+    def _run_step(self, step: ScheduledStep, now_ns: int) -> int:
+        """Run one step with prompt chunks; return when it ends, in ns."""
         self._note_starts(step, now_ns)
         batch, queries = self.scheduler.decoding, self.config.queries
         decoding = len(batch) if step.decode else 0
@@ -262,8 +262,8 @@ class EngineCore:
             self._compute(sequence, tokens, end_ns)
         return end_ns
 
-    def _note_starts(self, step: Step, now_ns: int) -> None:
-        """Note of those that run for the first time how long they have waited."""
+    def _note_starts(self, step: ScheduledStep, now_ns: int) -> None:
+        """Note how long the sequences that now run for the first time have waited."""
         for sequence, _ in step.chunks:
             if sequence.started_ns is None:
                 sequence.started_ns = now_ns
@@ -272,19 +272,19 @@ class EngineCore:
     def _decode(self, progress: Progress, ends_ns: Times) -> None:
         """Let every decoding sequence take the steps that end at `ends_ns`."""
         batch, steps = self.scheduler.decoding, len(ends_ns)
-        brought = batch.advance(progress, steps)
+        tokens = batch.advance(progress, steps)
         self._log.extend(ends_ns)
         self._counts.steps += steps
-        self._counts.output_tokens += brought
+        self._counts.output_tokens += tokens
         self._counts.sequence_steps += steps * len(batch)
         if self.config.speculation is not None:
             verified = steps * len(batch)
             self._counts.verify_steps += verified
             self._counts.drafted_tokens += verified * self.config.speculation.draft_tokens
-            self._counts.accepted_tokens += brought - verified
+            self._counts.accepted_tokens += tokens - verified
 
     def _compute(self, sequence: Sequence, tokens: int, end_ns: int) -> None:
-        """Note that `tokens` more of a prompt are computed; the last of them brings a token."""
+        """Note that `tokens` more of a prompt are computed; the last of them gives a token."""
         sequence.computed_tokens += tokens
         self._counts.computed_tokens += tokens
         if sequence.computed_tokens < sequence.target_tokens:
@@ -295,7 +295,7 @@ class EngineCore:
         self.scheduler.finish_prefill(sequence)
         sequence.prefill_ends_ns.append(end_ns)
         sequence.generated_tokens += 1
-        if sequence.generated_tokens == sequence.asked_tokens:
+        if sequence.generated_tokens == sequence.requested_tokens:
             self._complete.append(sequence)
         else:
             self.scheduler.start_decoding(sequence, self._log.length)

@@ -1,17 +1,45 @@
-"""The sequences that decode together, told about once for many steps.
+"""The sequences that decode together, advanced by many steps at once.
 
-Without speculation every step brings each of them one token. So what they got is one number for
-all, `_given`, and everything else is written down by the count of `_given` at which it is due: the
-end of an answer, the token for which the blocks held have no room. Nothing is touched by a step.
+Without speculation every step gives each of them one token. So what they got is one number for all,
+`_given`, and everything else is noted by the value of `_given` at which it is due: the end of an
+output, the token that no longer fits the blocks of a sequence. A step touches nothing else.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from harness.adapters.embedded.engine.progress import Alike, Progress, Tokens
+import numpy as np
+from numpy.typing import NDArray
+
 from harness.adapters.embedded.engine.sequence import Sequence
+
+# Numpy pays for its calls from about so many steps on.
+_STEPS_OF_AN_ARRAY = 24
+_NS = 1e9
+
+Times = list[int] | NDArray[np.int64]
+Tokens = NDArray[np.int64] | int  # one number for all sequences, or shape (sequences,)
+
+
+class Progress(ABC):
+    """The next `steps` steps of a batch, and the tokens that they give."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    @abstractmethod
+    def tokens_needed(self, steps: int) -> Tokens:
+        """Return for how many more tokens each sequence needs blocks in `steps` steps."""
+
+    @abstractmethod
+    def ends_ns(self, now_ns: int, fixed_s: float, slope_s: float, context: int) -> Times:
+        """Return when each step ends, if the first begins at `now_ns` with `context` tokens.
+
+        A step takes `fixed_s`, and `slope_s` for each token of all contexts before it.
+        """
+
 
 P = TypeVar("P", bound=Progress)
 
@@ -30,22 +58,19 @@ class DecodeBatch(ABC, Generic[P]):
     @property
     @abstractmethod
     def first_end(self) -> int:
-        """Output tokens until the first of them, which must not be none, is complete."""
+        """Output tokens until the first of at least one output is complete."""
 
     @abstractmethod
     def progress(self, most: int) -> P:
-        """Return what up to `most` steps bring, at the latest until an answer is complete.
-
-        An answer lacks at least `most` tokens.
-        """
+        """Return up to `most` steps, until an output is complete: none lacks fewer tokens."""
 
     @abstractmethod
     def add(self, sequence: Sequence, joined: int) -> None:
         """Let `sequence` decode from log position `joined` on."""
 
     @abstractmethod
-    def missing_blocks(self, room: Tokens) -> int:
-        """Return the blocks that all together lack to have `room` more tokens in the KV."""
+    def missing_blocks(self, tokens: Tokens) -> int:
+        """Return the blocks that all together lack to have `tokens` more tokens in the KV."""
 
     @abstractmethod
     def add_blocks(self) -> None:
@@ -57,7 +82,7 @@ class DecodeBatch(ABC, Generic[P]):
 
     @abstractmethod
     def take_finished(self, log_position: int) -> list[Sequence]:
-        """Remove and return the sequences whose answer is complete, in admission order."""
+        """Remove and return the sequences whose output is complete, in admission order."""
 
     @abstractmethod
     def _sync(self, column: int, log_position: int) -> Sequence:
@@ -65,14 +90,14 @@ class DecodeBatch(ABC, Generic[P]):
 
     @abstractmethod
     def _drop(self, column: int) -> None:
-        """Forget a sequence, whose counts are up to date."""
+        """Remove a sequence, whose counts are up to date."""
 
     def take_last(self, log_position: int) -> Sequence:
         """Remove and return the sequence that was admitted last."""
         return self._remove([len(self.sequences) - 1], log_position)[0]
 
     def take(self, sequence: Sequence, log_position: int) -> None:
-        """Remove `sequence`, whose answer nobody waits for any more."""
+        """Remove `sequence`, whose client has gone."""
         self._remove([self.sequences.index(sequence)], log_position)
 
     def sync(self, log_position: int) -> None:
@@ -89,16 +114,40 @@ class DecodeBatch(ABC, Generic[P]):
         return removed
 
 
+class UniformProgress(Progress):
+    """One token for each of `sequences` in each step."""
+
+    def __init__(self, steps: int, sequences: int) -> None:
+        super().__init__(steps)
+        self._sequences = sequences
+
+    def tokens_needed(self, steps: int) -> int:
+        """Return for how many more tokens each sequence needs blocks in `steps` steps."""
+        return steps
+
+    def ends_ns(self, now_ns: int, fixed_s: float, slope_s: float, context: int) -> Times:
+        """Return when each step ends, if the first begins at `now_ns` with `context` tokens."""
+        steps, sequences = self.steps, self._sequences
+        if steps >= _STEPS_OF_AN_ARRAY:
+            grown = np.arange(steps, dtype=np.int64) * sequences
+            return step_ends(now_ns, fixed_s + slope_s * (context + grown))
+        ends = []
+        for tokens in range(context, context + steps * sequences, sequences):
+            now_ns += round((fixed_s + slope_s * tokens) * _NS)
+            ends.append(now_ns)
+        return ends
+
+
 class _Member(NamedTuple):
     """A sequence as it joined, by counts of `_given`."""
 
-    end: int  # at which its answer is complete
-    room_end: int  # beyond which its blocks had no room
+    end: int  # at which its output is complete
+    blocks_end: int  # at which its blocks were full
     context_start: int  # its tokens in the KV, less `_given`
 
 
-class AlikeBatch(DecodeBatch[Alike]):
-    """A batch in which each step brings one token to everyone."""
+class UniformBatch(DecodeBatch[UniformProgress]):
+    """A batch in which each step gives every sequence one token."""
 
     def __init__(self, block_size: int) -> None:
         super().__init__(block_size)
@@ -106,70 +155,70 @@ class AlikeBatch(DecodeBatch[Alike]):
         self._members: list[_Member] = []
         self._ends: list[int] = []  # of the members
         self._first_end: int | None = None  # the least of these; None: to be found
-        # Count of `_given` → how many sequences lack a block beyond it. All that held too little
-        # room for `_roomy` have got more, but for those in `_late`, who came after that.
-        self._room_ends: dict[int, int] = {}
-        self._roomy = self._asked_room = 0
+        # Value of `_given` → how many sequences lack a block beyond it. All whose blocks would have
+        # been full before `_extended` got more, except those in `_late`, which joined after that.
+        self._blocks_ends: dict[int, int] = {}
+        self._extended = self._wanted = 0
         self._late: list[Sequence] = []
 
     @property
     def first_end(self) -> int:
-        """Output tokens until the first of them, which must not be none, is complete."""
+        """Output tokens until the first of at least one output is complete."""
         if self._first_end is None:
             self._first_end = min(self._ends)
         return self._first_end - self._given
 
-    def progress(self, most: int) -> Alike:
-        """Return `most` steps of one token for everyone."""
-        return Alike(most, len(self.sequences))
+    def progress(self, most: int) -> UniformProgress:
+        """Return `most` steps of one token for every sequence."""
+        return UniformProgress(most, len(self.sequences))
 
     def add(self, sequence: Sequence, joined: int) -> None:
         """Let `sequence` decode from log position `joined` on."""
         context = len(sequence.prompt_ids) + sequence.generated_tokens - 1
         start = context - self._given
-        end = sequence.asked_tokens - sequence.generated_tokens + self._given
-        room_end = sequence.blocks * self._block_size - start
+        end = sequence.requested_tokens - sequence.generated_tokens + self._given
+        blocks_end = sequence.blocks * self._block_size - start
         self.sequences.append(sequence)
-        self._members.append(_Member(end, room_end, start))
+        self._members.append(_Member(end, blocks_end, start))
         self._ends.append(end)
         sequence.spans.append((joined, joined))
         self.context_tokens += context
         if self._first_end is not None and end < self._first_end:
             self._first_end = end
-        self._room_ends[room_end] = self._room_ends.get(room_end, 0) + 1
-        if room_end < self._roomy:
+        self._blocks_ends[blocks_end] = self._blocks_ends.get(blocks_end, 0) + 1
+        if blocks_end < self._extended:
             self._late.append(sequence)
 
-    def missing_blocks(self, room: Tokens) -> int:
-        """Return the blocks that all together lack to have `room` more tokens in the KV.
+    def missing_blocks(self, tokens: Tokens) -> int:
+        """Return the blocks that all together lack to have `tokens` more tokens in the KV.
 
-        No answer ends before that, so that none needs less.
+        No output ends before that, so none needs less.
         """
-        self._asked_room = wanted = self._given + int(room)
+        self._wanted = wanted = self._given + int(tokens)
         missing, size = 0, self._block_size
-        for room_end, sequences in self._room_ends.items():
-            if room_end < wanted:
-                missing += sequences * -((room_end - wanted) // size)
+        for blocks_end, sequences in self._blocks_ends.items():
+            if blocks_end < wanted:
+                missing += sequences * -((blocks_end - wanted) // size)
         return missing
 
     def add_blocks(self) -> None:
         """Note that each sequence got what `missing_blocks` found last."""
-        wanted, room_ends = self._asked_room, self._room_ends
-        for room_end in [one for one in room_ends if one < wanted]:
-            new_end = self._with_room(room_end, wanted)
-            room_ends[new_end] = room_ends.get(new_end, 0) + room_ends.pop(room_end)
-        self._roomy = wanted
+        wanted, blocks_ends = self._wanted, self._blocks_ends
+        for blocks_end in [one for one in blocks_ends if one < wanted]:
+            new_end = self._extended_end(blocks_end, wanted)
+            blocks_ends[new_end] = blocks_ends.get(new_end, 0) + blocks_ends.pop(blocks_end)
+        self._extended = wanted
         self._late.clear()
 
-    def advance(self, progress: Alike, steps: int) -> int:  # noqa: ARG002  all are alike
-        """Note that `steps` steps brought each sequence as many tokens; return those of all."""
+    def advance(self, progress: UniformProgress, steps: int) -> int:  # noqa: ARG002  all are the same
+        """Note that `steps` steps gave each sequence as many tokens; return those of all."""
         self._given += steps
         total = steps * len(self.sequences)
         self.context_tokens += total
         return total
 
     def take_finished(self, log_position: int) -> list[Sequence]:
-        """Remove and return the sequences whose answer is complete, in admission order."""
+        """Remove and return the sequences whose output is complete, in admission order."""
         if not self.sequences or self.first_end > 0:
             return []
         done: list[int] = []
@@ -178,33 +227,39 @@ class AlikeBatch(DecodeBatch[Alike]):
             done.append(self._ends.index(self._given, after))
         return self._remove(done, log_position)
 
-    def _with_room(self, room_end: int, wanted: int) -> int:
-        """Return where room that ended at `room_end` ends once it is enough for `wanted`."""
-        return room_end - (room_end - wanted) // self._block_size * self._block_size
+    def _extended_end(self, blocks_end: int, wanted: int) -> int:
+        """Return where blocks that ended at `blocks_end` end once they are enough for `wanted`."""
+        return blocks_end - (blocks_end - wanted) // self._block_size * self._block_size
 
-    def _room_end(self, column: int) -> int:
-        """Return where the room of a sequence ends by now."""
-        joined = self._members[column].room_end
-        if joined >= self._roomy or self.sequences[column] in self._late:
+    def _blocks_end(self, column: int) -> int:
+        """Return where the blocks of a sequence end by now."""
+        joined = self._members[column].blocks_end
+        if joined >= self._extended or self.sequences[column] in self._late:
             return joined
-        return self._with_room(joined, self._roomy)
+        return self._extended_end(joined, self._extended)
 
     def _sync(self, column: int, log_position: int) -> Sequence:
         sequence, member = self.sequences[column], self._members[column]
-        sequence.generated_tokens = sequence.asked_tokens - member.end + self._given
-        room_tokens = member.context_start + self._room_end(column)
-        sequence.promised_blocks = room_tokens // self._block_size - sequence.blocks
+        sequence.generated_tokens = sequence.requested_tokens - member.end + self._given
+        capacity_tokens = member.context_start + self._blocks_end(column)
+        sequence.reserved_blocks = capacity_tokens // self._block_size - sequence.blocks
         sequence.spans[-1] = (sequence.spans[-1][0], log_position)
         return sequence
 
     def _drop(self, column: int) -> None:
-        room_end = self._room_end(column)
-        if self._room_ends[room_end] == 1:
-            del self._room_ends[room_end]
+        blocks_end = self._blocks_end(column)
+        if self._blocks_ends[blocks_end] == 1:
+            del self._blocks_ends[blocks_end]
         else:
-            self._room_ends[room_end] -= 1
+            self._blocks_ends[blocks_end] -= 1
         if self.sequences[column] in self._late:
             self._late.remove(self.sequences[column])
         if self._ends[column] == self._first_end:
             self._first_end = None
         del self._members[column], self._ends[column]
+
+
+def step_ends(now_ns: int, seconds: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
+    """Return when steps of `seconds` end, one after the other."""
+    ends: NDArray[np.int64] = now_ns + np.rint(seconds * _NS).astype(np.int64).cumsum()
+    return ends

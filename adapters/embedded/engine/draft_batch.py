@@ -1,9 +1,9 @@
-"""The sequences that decode together with drafts: a step brings each its own number of tokens.
+"""The sequences that decode together with drafts: a step gives each its own number of tokens.
 
 context    tokens in the KV before the step
 remaining  output tokens still to come
-capacity   tokens that the blocks held so far have room for
-total      prompt and answer at full length: no sequence ever needs more room
+capacity   tokens that fit the blocks so far
+total      prompt and output at full length: no sequence ever needs blocks for more
 verified   verify steps so far
 """
 
@@ -12,20 +12,56 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.adapters.embedded.engine.config import Speculation
-from harness.adapters.embedded.engine.decode_batch import DecodeBatch
-from harness.adapters.embedded.engine.progress import Drafted, Tokens
+from harness.adapters.embedded.engine.decode_batch import (
+    DecodeBatch,
+    Progress,
+    Times,
+    Tokens,
+    step_ends,
+)
 from harness.adapters.embedded.engine.sequence import Sequence
-from harness.adapters.embedded.engine.speculative import tokens_per_step
+from harness.adapters.embedded.engine.speculative import SpeculativeConfig, tokens_per_step
 
 _CONTEXT, _REMAINING, _CAPACITY, _TOTAL, _VERIFIED = range(5)
 _STEPS_AT_ONCE = 64  # verify steps drawn together
 
 
-class DraftBatch(DecodeBatch[Drafted]):
+class DraftProgress(Progress):
+    """Verify steps that give `tokens`, shape (sequences, steps); each takes `queries` tokens.
+
+    Not cut at the end of an output.
+    """
+
+    def __init__(self, tokens: NDArray[np.int64], queries: int) -> None:
+        super().__init__(tokens.shape[1])
+        self._queries = queries
+        self._cumulative = np.cumsum(tokens, axis=1)
+
+    def after(self, steps: int) -> NDArray[np.int64]:
+        """Return the tokens that the first `steps` steps, at least one, give each sequence."""
+        return self._cumulative[:, steps - 1]
+
+    def tokens_needed(self, steps: int) -> Tokens:
+        """Return for how many tokens, drafts too, each sequence needs blocks in `steps` steps."""
+        return self._queries if steps == 1 else self.after(steps - 1) + self._queries
+
+    def until_first_end(self, remaining: NDArray[np.int64]) -> None:
+        """Cut the steps after the first one that completes an output of `remaining` tokens."""
+        complete = (self._cumulative >= remaining[:, None]).any(axis=0)
+        if complete.any():
+            self.steps = int(complete.argmax()) + 1
+
+    def ends_ns(self, now_ns: int, fixed_s: float, slope_s: float, context: int) -> Times:
+        """Return when each step ends, if the first begins at `now_ns` with `context` tokens."""
+        grown = np.zeros(self.steps, dtype=np.int64)
+        grown[1:] = self._cumulative[:, : self.steps - 1].sum(axis=0)
+        return step_ends(now_ns, fixed_s + slope_s * (context + grown))
+
+
+class DraftBatch(DecodeBatch[DraftProgress]):
     """Up to `limit` decoding sequences, as arrays, so that many steps are worked out at once."""
 
-    def __init__(self, limit: int, block_size: int, speculation: Speculation) -> None:
+    def __init__(self, limit: int, block_size: int, speculation: SpeculativeConfig) -> None:
         super().__init__(block_size)
         self._speculation = speculation
         self._state = np.zeros((5, limit), dtype=np.int64)
@@ -34,14 +70,14 @@ class DraftBatch(DecodeBatch[Drafted]):
 
     @property
     def first_end(self) -> int:
-        """Output tokens until the first of them, which must not be none, is complete."""
+        """Output tokens until the first of at least one output is complete."""
         return int(np.minimum.reduce(self._row(_REMAINING)))
 
-    def progress(self, most: int) -> Drafted:
-        """Return what up to `most` verify steps bring, until an answer is complete."""
+    def progress(self, most: int) -> DraftProgress:
+        """Return up to `most` verify steps, until an output is complete."""
         count, steps = len(self.sequences), min(most, _STEPS_AT_ONCE)
         tokens = tokens_per_step(self._speculation, self._keys[:count], self._row(_VERIFIED), steps)
-        progress = Drafted(tokens, 1 + self._speculation.draft_tokens)
+        progress = DraftProgress(tokens, 1 + self._speculation.draft_tokens)
         progress.until_first_end(self._row(_REMAINING))
         return progress
 
@@ -53,7 +89,7 @@ class DraftBatch(DecodeBatch[Drafted]):
         context = len(sequence.prompt_ids) + sequence.generated_tokens - 1
         self._state[:, column] = (
             context,
-            sequence.asked_tokens - sequence.generated_tokens,
+            sequence.requested_tokens - sequence.generated_tokens,
             sequence.blocks * self._block_size,
             sequence.total_tokens,
             verified,
@@ -61,9 +97,9 @@ class DraftBatch(DecodeBatch[Drafted]):
         self._keys[column] = sequence.key
         self.context_tokens += context
 
-    def missing_blocks(self, room: Tokens) -> int:
-        """Return the blocks that all together lack to have `room` more tokens in the KV."""
-        missing: NDArray[np.int64] = self._row(_CONTEXT) + room
+    def missing_blocks(self, tokens: Tokens) -> int:
+        """Return the blocks that all together lack to have `tokens` more tokens in the KV."""
+        missing: NDArray[np.int64] = self._row(_CONTEXT) + tokens
         np.minimum(missing, self._row(_TOTAL), out=missing)
         missing -= self._row(_CAPACITY)
         missing += self._block_size - 1
@@ -75,22 +111,22 @@ class DraftBatch(DecodeBatch[Drafted]):
         """Note that each sequence got what `missing_blocks` found last."""
         self._state[_CAPACITY, : len(self.sequences)] += self._missing * self._block_size
 
-    def advance(self, progress: Drafted, steps: int) -> int:
+    def advance(self, progress: DraftProgress, steps: int) -> int:
         """Note that `steps` steps of `progress` were taken; return the tokens of all.
 
-        Drafts reach past the end of an answer, where they bring nothing.
+        Drafts reach past the end of an output, where they give nothing.
         """
-        brought = np.minimum(progress.after(steps), self._row(_REMAINING))
+        tokens = np.minimum(progress.after(steps), self._row(_REMAINING))
         count = len(self.sequences)
-        self._state[_CONTEXT, :count] += brought
-        self._state[_REMAINING, :count] -= brought
+        self._state[_CONTEXT, :count] += tokens
+        self._state[_REMAINING, :count] -= tokens
         self._state[_VERIFIED, :count] += steps
-        total = int(brought.sum())
+        total = int(tokens.sum())
         self.context_tokens += total
         return total
 
     def take_finished(self, log_position: int) -> list[Sequence]:
-        """Remove and return the sequences whose answer is complete, in admission order."""
+        """Remove and return the sequences whose output is complete, in admission order."""
         done: list[int] = (self._row(_REMAINING) == 0).nonzero()[0].tolist()
         return self._remove(done, log_position)
 
@@ -101,8 +137,8 @@ class DraftBatch(DecodeBatch[Drafted]):
     def _sync(self, column: int, log_position: int) -> Sequence:
         sequence = self.sequences[column]
         _, remaining, capacity, _, _ = self._state[:, column].tolist()
-        sequence.generated_tokens = sequence.asked_tokens - remaining
-        sequence.promised_blocks = capacity // self._block_size - sequence.blocks
+        sequence.generated_tokens = sequence.requested_tokens - remaining
+        sequence.reserved_blocks = capacity // self._block_size - sequence.blocks
         sequence.spans[-1] = (sequence.spans[-1][0], log_position)
         return sequence
 

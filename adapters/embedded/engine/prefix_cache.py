@@ -1,44 +1,90 @@
 """The prefix cache: a radix tree over whole blocks of token ids, least recently used evicted first.
 
-    root ── [b0 b1 b2] ──┬── [b3 b4]          a node holds a run of blocks; children differ in
+    root ── [b0 b1 b2] ──┬── [b3 b4]          a node is a run of blocks; children differ in
                          └── [b5]             their first block
 
-A sequence that uses a node's blocks holds references to them, and to all before them. So within a
-path references never grow towards the leaf, and eviction takes blocks off the tail of a leaf.
+A sequence that uses a node's blocks uses all blocks before them too. So within a path references
+never grow towards the leaf, and eviction takes blocks off the tail of a leaf.
 
-What nobody has read hangs in the tree as a number of blocks: an answer without its ids, which are
-worked out when somebody comes along whose ids may be the same; a prompt with its ids, which are
-stored when somebody reads them. Neither is ever done where nobody comes before the eviction.
+Runs that nobody has read are only counted. A prompt has its ids, which are stored when somebody
+reads them. An output does not even have ids; they are made when a prompt arrives that may share
+them. Neither happens where the run is evicted first.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.adapters.embedded.engine.answer import Answer
-from harness.adapters.embedded.engine.cache_nodes import (
-    NO_BLOCKS,
-    Node,
-    Unread,
-    enter,
-    idle_blocks,
-    leave,
-    path_to,
-)
-from harness.adapters.embedded.engine.kv_blocks import BlockIds, KvBlocks
+from harness.adapters.embedded.engine.kv_blocks import BlockIds, BlockRun, KvBlocks
+from harness.adapters.embedded.engine.kv_contents import KvContents
+from harness.adapters.embedded.engine.output_tokens import OutputTokens
+
+NO_BLOCKS: BlockIds = np.empty(0, np.int32)
+
+
+@dataclass(slots=True)
+class Unread:
+    """An output whose ids are not made yet, and the end of its prompt."""
+
+    output: OutputTokens
+    tail: NDArray[np.int32]  # ids of the prompt behind its last whole block
+
+
+class Node(BlockRun):
+    """A run of blocks and the token ids in them, as bytes: those compare and hash at once."""
+
+    __slots__ = ("children", "ids", "parent", "unread", "unread_child", "used")
+
+    def __init__(self, ids: bytes, length: int, parent: Node | None) -> None:
+        super().__init__(length)
+        self.ids = ids
+        self.parent = parent
+        self.children: dict[bytes, Node] = {}
+        self.unread: Unread | None = None  # in the place of ids
+        self.unread_child: Node | None = None  # never beside other children
+        self.used = 0  # when it was used last, in uses of the cache
+
+    def up_to(self, above: Node | None = None) -> Iterator[Node]:
+        """Yield this node and those before it, the root and what is not below `above` excluded."""
+        node = self
+        while node is not above and node.parent is not None:
+            yield node
+            node = node.parent
+
+
+class _Descent(NamedTuple):
+    """A walk down the tree along some ids."""
+
+    path: list[Node]  # from where it began
+    blocks: int  # that matched below that
+    last: int  # of these or, if there are none, of the start: in the last node of the path
+
+    @property
+    def end(self) -> Node:
+        """The node in which the walk ended."""
+        return self.path[-1]
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it ended before the end of that node."""
+        return self.last < self.path[-1].length
 
 
 class PrefixCache:
     """Finds the longest cached prefix of a prompt, in whole blocks."""
 
-    def __init__(self, kv: KvBlocks) -> None:
+    def __init__(self, kv: KvBlocks, contents: KvContents) -> None:
         self._kv = kv
-        self._block_bytes = kv.block_size * np.dtype(np.int32).itemsize
+        self._contents = contents
+        self._block_size = contents.block_size
+        self._block_bytes = self._block_size * np.dtype(np.int32).itemsize
         self._root = self._new_root()
         self._uses = count(1)
         self._order = count()  # breaks ties in the heap
@@ -50,139 +96,107 @@ class PrefixCache:
 
         The caller shares them before anything else can evict them.
         """
-        whole, data = self._whole(ids)
-        node, matched, found = self._root, 0, [NO_BLOCKS]
         use = next(self._uses)
-        while matched < whole:
-            child = self._child(node, data, matched)
-            if child is None:
-                break
-            same = self._common(child.ids, data, matched)
-            child.used = use
-            found.append(self._settled(child)[:same])
-            matched += same
-            if same < child.length:
-                break
-            node = child
-        return np.concatenate(found)
+        return self._blocks_of(self._descend(self._root, *self._whole(ids)), use)
 
     def find(self, ids: NDArray[np.int32]) -> tuple[Node, int] | None:
         """Return where the longest cached prefix of `ids` ends, and its blocks.
 
         None where that is within a node: it takes a block table to use a part of one.
         """
-        whole, data = self._whole(ids)
-        node, matched = self._root, 0
         use = next(self._uses)
-        while matched < whole:
-            child = self._child(node, data, matched)
-            if child is None:
-                break
-            if not data.startswith(child.ids, matched * self._block_bytes):
-                return None
-            child.used = use
-            matched += child.length
-            node = child
-        return node, matched
+        found = self._descend(self._root, *self._whole(ids))
+        if found.is_inside:
+            return None
+        for node in found.path:
+            node.used = use
+        return found.end, found.blocks
 
     def extend(self, end: Node, known: int, ids: NDArray[np.int32]) -> tuple[Node, int] | None:
-        """Make the whole blocks of `ids` known, of which `known` blocks end in `end`, in use.
+        """Cache the whole blocks of `ids`, of which `known` blocks end in `end`, in use.
 
-        The others are free ones, promised to the sequence that uses `end`, which then uses what is
-        returned: where `ids` end, and how many of the promised blocks were known meanwhile. None
-        where that is within a node.
+        The others are reserved for the sequence that uses `end`. Afterwards it uses the node that
+        is returned, where `ids` end; the number is how many of the reserved blocks it does not
+        need, since another sequence has cached the same. None where `ids` end within a node.
         """
-        whole, size = len(ids) // self._kv.block_size, self._kv.block_size
-        data = ids[known * size : whole * size].tobytes()
-        node, at, more = end, 0, whole - known
+        whole = len(ids) // self._block_size
+        data = ids[known * self._block_size : whole * self._block_size].tobytes()
+        more = whole - known
         use = next(self._uses)
-        while at < more:
-            child = self._child(node, data, at)
-            if child is None:
-                break
-            same = self._common(child.ids, data, at)
-            if same < child.length:
-                if at + same == more:
-                    return None
-                child = self._split(child, same)
-            node, at = child, at + same
-        enter(node, self._kv, end)
+        found = self._descend(end, more, data)
+        node, at = found.end, found.blocks
+        if found.is_inside:
+            if at == more:
+                return None
+            node = self._split(node, found.last)
+        self.use(node, end)
         if at < more:
-            node = self._add(node, data[at * self._block_bytes :], more - at, use)
-            node.users = 1
+            node = self._add(node, data[at * self._block_bytes :], use)
+            self._kv.cache_reserved(node)
         self._touch(node, use)
         return node, at
 
-    def enter(self, end: Node) -> None:
-        """Let one more sequence use everything up to `end`."""
-        enter(end, self._kv)
+    def use(self, end: Node, above: Node | None = None) -> None:
+        """Let one more sequence use everything up to `end`, from below `above` on."""
+        for node in end.up_to(above):
+            self._kv.use(node)
 
     def leave(self, end: Node) -> None:
         """Let one sequence less use everything up to `end`."""
-        leave(end, self._kv)
+        for node in end.up_to():
+            self._kv.leave(node)
 
     def idle(self, end: Node) -> int:
         """Return how many blocks up to `end` no sequence uses."""
-        return idle_blocks(end, self._kv)
+        return sum(self._kv.idle_in(node) for node in end.up_to())
 
     def insert(self, ids: NDArray[np.int32], table: BlockIds) -> BlockIds:
-        """Make the whole blocks of `ids`, held in `table`, known; return those known before.
+        """Cache the whole blocks of `ids`, those of `table`; return those cached before.
 
-        For what the tree already knows it keeps its own blocks.
+        For what the tree already has it keeps its own blocks.
         """
         whole, data = self._whole(ids)
-        node, matched, found = self._root, 0, [NO_BLOCKS]
         use = next(self._uses)
-        while matched < whole:
-            child = self._child(node, data, matched)
-            if child is None:
-                new = table[matched:whole].copy()
-                self._kv.hold(new)
-                self._add(node, data[matched * self._block_bytes :], len(new), use).settle(new)
-                break
-            same = self._common(child.ids, data, matched)
-            if same < child.length and matched + same < whole:
-                child = self._split(child, same)
-            child.used = use
-            found.append(self._settled(child)[:same])
-            matched += same
-            node = child
-        return np.concatenate(found)
+        found = self._descend(self._root, whole, data)
+        if found.is_inside and found.blocks < whole:
+            found.path[-1] = self._split(found.end, found.last)
+        if found.blocks < whole:
+            node = self._add(found.end, data[found.blocks * self._block_bytes :], use)
+            self._kv.cache(node, table[found.blocks : whole].copy())
+        return self._blocks_of(found, use)
 
     def end_of(self, prompt: NDArray[np.int32]) -> Node | None:
-        """Return where the whole blocks of `prompt` end, if nothing is known to follow there.
+        """Return where the whole blocks of `prompt` end, if nothing cached follows there.
 
-        None: what follows `prompt` may be what followed it before, so its ids must be known.
+        None: what follows `prompt` may be what followed it before, so its ids must be made.
         """
         whole, data = self._whole(prompt)
-        node, matched = self._root, 0
-        while matched < whole:
-            child = node.children.get(self._block(data, matched))
-            if child is None or not data.startswith(child.ids, matched * self._block_bytes):
-                return None
-            node, matched = child, matched + child.length
-        return self.childless(node)
+        found = self._descend(self._root, whole, data, read=False)
+        if found.is_inside or found.blocks < whole:
+            return None
+        return self.childless(found.end)
 
     def childless(self, node: Node) -> Node | None:
-        """Return `node` if nothing is known to follow it."""
+        """Return `node` if nothing cached follows it."""
         return None if node.children or node.unread_child else node
 
     def insert_unread(
-        self, end: Node, tail: NDArray[np.int32], answer: Answer, blocks: int
+        self, end: Node, tail: NDArray[np.int32], output: OutputTokens, blocks: int
     ) -> None:
-        """Make known, behind `end`, `blocks` free blocks of an answer whose prompt ends in `tail`.
+        """Cache `blocks` free blocks behind `end`, of an output whose prompt ends in `tail`.
 
-        `tail` is what lies behind the prompt's last whole block.
+        `tail` are the ids behind the prompt's last whole block.
         """
         use = next(self._uses)
         self._touch(end, use)
         if not blocks:
             return
         child = Node(b"", blocks, end)
-        child.unread = Unread(answer, tail.copy())
+        child.unread = Unread(output, tail.copy())
         end.unread_child = child
-        self._kv.promise(blocks)
-        self._kv.hold_promised(blocks)
+        self._kv.reserve(blocks)
+        self._kv.cache_reserved(child)
+        self._kv.leave(child)
         self._note_leaf(child, use)
 
     def evict(self, blocks: int) -> None:
@@ -197,27 +211,30 @@ class PrefixCache:
                 heapq.heappop(self._leaves)
             elif node.used != used:  # used since it was noted: note it anew
                 heapq.heapreplace(self._leaves, (node.used, order, node))
-            elif (idle := self._idle_tail(node, blocks)) == 0:
+            elif (idle := self._kv.idle_tail(node, blocks)) == 0:
                 heapq.heappop(self._leaves)
                 busy.append((order, node))
             else:
-                blocks -= self._trim(node, idle)
+                self._trim(node, idle)
+                blocks -= idle
         for order, node in busy:
             node.used = next(self._uses)
             heapq.heappush(self._leaves, (node.used, order, node))
 
     def clear(self) -> None:
         """Forget everything; blocks that sequences still use stay theirs."""
-        self._kv.drop(np.flatnonzero(self._kv.cached).astype(np.int32))
-        for node in self._nodes():
-            if not node.settled:
-                self._kv.evict_promised(node.length)
+        self._kv.forget_cached(self._nodes())
         self._root = self._new_root()
         self._leaves.clear()
 
     def blocks(self) -> BlockIds:
-        """Return all settled blocks that the tree knows, in no order."""
-        return np.concatenate([node.blocks for node in self._nodes()])
+        """Return all named blocks of the tree, in no order."""
+        return np.concatenate([n.blocks for n in self._nodes() if n.blocks is not None])
+
+    def table(self, end: Node) -> BlockIds:
+        """Return the blocks up to `end`, named."""
+        path = [*end.up_to()][::-1]
+        return np.concatenate([NO_BLOCKS, *(self._named(node) for node in path)])
 
     def _nodes(self) -> Iterator[Node]:
         todo = [self._root]
@@ -228,54 +245,71 @@ class PrefixCache:
                 todo.append(node.unread_child)
             yield node
 
-    def _child(self, node: Node, data: bytes, at: int) -> Node | None:
-        """Return the child of `node` that begins with the block `at` of `data`."""
-        if node.unread_child:
-            self._read(node.unread_child)
-        return node.children.get(self._block(data, at))
+    def _descend(self, start: Node, blocks: int, data: bytes, *, read: bool = True) -> _Descent:
+        """Walk down from `start` along the first `blocks` blocks of `data`, as far as they match.
+
+        `read` makes the ids of an unread output on the way, since they may match.
+        """
+        node, path, at, last = start, [start], 0, start.length
+        while at < blocks and last == node.length:
+            if node.unread_child and read:
+                self._read(node.unread_child)
+            child = node.children.get(self._block(data, at))
+            if child is None:
+                break
+            last = self._common(child.ids, data, at)
+            node, at = child, at + last
+            path.append(node)
+        return _Descent(path, at, last)
+
+    def _blocks_of(self, found: _Descent, use: int) -> BlockIds:
+        """Return the blocks that `found` matched, named, and note that they were used."""
+        for node in found.path:
+            node.used = use
+        blocks = [self._named(node) for node in found.path]
+        blocks[-1] = blocks[-1][: found.last]
+        return np.concatenate(blocks)
 
     def _read(self, node: Node) -> None:
-        """Work out the ids of an unread answer and settle which blocks they lie in."""
+        """Make the ids of an unread output and store them in named blocks."""
         unread, parent = node.unread, node.parent
-        assert unread is not None  # noqa: S101  only such a node is asked for
+        assert unread is not None  # noqa: S101  only such a node is passed
         assert parent is not None  # noqa: S101  nor is it the root
-        node.settle(self._kv.settle_held(node.length, 0))
-        table, size = self.table(node), self._kv.block_size
-        answer, tokens = unread.answer, len(table) * size - unread.answer.prompt_tokens
-        self._kv.write(table, answer.prompt_tokens - len(unread.tail), unread.tail)
-        answer.work_out(self._kv, table, tokens)
-        answer.write(self._kv, table, tokens)
-        node.ids = np.concatenate([unread.tail, answer.ids[:tokens]]).tobytes()
-        self._kv.hold(node.blocks)
+        blocks = self._kv.name_run(node)
+        table = np.concatenate([self.table(parent), blocks])
+        output, contents = unread.output, self._contents
+        tokens = len(table) * self._block_size - output.prompt_tokens
+        contents.write(table, output.prompt_tokens - len(unread.tail), unread.tail)
+        output.make_ids(contents, table, tokens)
+        output.write(contents, table, tokens)
+        node.ids = np.concatenate([unread.tail, output.ids[:tokens]]).tobytes()
+        self._kv.cache(node, blocks)
         node.unread = parent.unread_child = None
         parent.children[self._block(node.ids, 0)] = node
 
-    def table(self, end: Node) -> BlockIds:
-        """Return the blocks up to `end`, settled."""
-        return np.concatenate([NO_BLOCKS, *(self._settled(node) for node in path_to(end))])
-
-    def _settled(self, node: Node) -> BlockIds:
-        """Return the blocks of a node whose ids are known; what was only counted is stored now."""
-        if not node.settled:
-            node.settle(self._kv.settle_held(node.length, 1 if node.users else 0))
-            self._kv.write(node.blocks, 0, np.frombuffer(node.ids, np.int32))
-            self._kv.hold(node.blocks)
+    def _named(self, node: Node) -> BlockIds:
+        """Return the blocks of a node whose ids are known; a counted one is stored now."""
+        if node.blocks is None:
+            blocks = self._kv.name_run(node)
+            self._contents.write(blocks, 0, np.frombuffer(node.ids, np.int32))
+            self._kv.cache(node, blocks)
+            return blocks
         return node.blocks
 
-    def _touch(self, node: Node, use: int) -> None:
-        """Note that everything up to `node` was used."""
-        while node.parent is not None:
-            node.used, node = use, node.parent
+    def _touch(self, end: Node, use: int) -> None:
+        """Note that everything up to `end` was used."""
+        for node in end.up_to():
+            node.used = use
 
     def _new_root(self) -> Node:
         root = Node(b"", 0, None)
-        root.settle(NO_BLOCKS)
+        root.blocks = NO_BLOCKS
         return root
 
     def _whole(self, ids: NDArray[np.int32]) -> tuple[int, bytes]:
         """Return how many whole blocks `ids` fill, and the bytes of those."""
-        whole = len(ids) // self._kv.block_size
-        return whole, ids[: whole * self._kv.block_size].tobytes()
+        whole = len(ids) // self._block_size
+        return whole, ids[: whole * self._block_size].tobytes()
 
     def _block(self, data: bytes, number: int) -> bytes:
         return data[number * self._block_bytes : (number + 1) * self._block_bytes]
@@ -289,11 +323,11 @@ class PrefixCache:
         ours = np.frombuffer(known, np.int32, length // 4)
         differing = np.flatnonzero(ours != np.frombuffer(data, np.int32, length // 4, start))
         tokens = int(differing[0]) if len(differing) else len(ours)
-        return tokens // self._kv.block_size
+        return tokens // self._block_size
 
-    def _add(self, parent: Node, ids: bytes, blocks: int, use: int) -> Node:
-        """Hang a run of `blocks` blocks, not settled yet, on `parent`, and return it."""
-        node = Node(ids, blocks, parent)
+    def _add(self, parent: Node, ids: bytes, use: int) -> Node:
+        """Add a run of blocks with `ids`, only counted yet, below `parent`, and return it."""
+        node = Node(ids, len(ids) // self._block_bytes, parent)
         parent.children[self._block(ids, 0)] = node
         self._note_leaf(node, use)
         return node
@@ -305,45 +339,27 @@ class PrefixCache:
     def _split(self, node: Node, at: int) -> Node:
         """Cut `node` after `at` blocks; return the upper part, whose child is the rest."""
         parent = node.parent
-        assert parent is not None  # noqa: S101  the root holds no blocks, so it is never split
+        assert parent is not None  # noqa: S101  the root has no blocks, so it is never split
         cut = at * self._block_bytes
         upper = Node(node.ids[:cut], at, parent)
-        upper.used, upper.users = node.used, node.users
-        upper.blocks, upper.settled = node.blocks[:at], node.settled
+        upper.used = node.used
+        node.split(upper)
+        node.ids, node.parent = node.ids[cut:], upper
         parent.children[self._block(upper.ids, 0)] = upper
-        node.ids, node.blocks, node.parent = node.ids[cut:], node.blocks[at:], upper
-        node.length -= at
         upper.children[self._block(node.ids, 0)] = node
         return upper
 
-    def _idle_tail(self, node: Node, most: int) -> int:
-        """Count the blocks, at most `most`, at the end of `node` that no sequence uses."""
-        most = min(most, node.length)
-        if node.users:
-            return 0
-        if not node.settled:
-            return most
-        if not self._kv.references[node.blocks[-most]]:  # nor any after it
-            return most
-        tail = self._kv.references[node.blocks[-most:]]
-        return most - int(np.count_nonzero(tail))
-
-    def _trim(self, node: Node, blocks: int) -> int:
-        """Take `blocks` blocks that no sequence uses off the leaf `node`; return their number."""
+    def _trim(self, node: Node, blocks: int) -> None:
+        """Evict the last `blocks` blocks of the leaf `node`, which no sequence uses."""
         self.evicted_blocks += blocks
-        keep = node.length - blocks
-        if node.settled:
-            self._kv.evict(node.blocks[keep:])
-        else:
-            self._kv.evict_promised(blocks)
-        if keep:
-            node.cut(keep, self._block_bytes)
+        self._kv.evict(node, blocks)
+        if node.length:
+            node.ids = node.ids[: node.length * self._block_bytes]
         else:
             self._take_out(node)
-        return blocks
 
     def _take_out(self, node: Node) -> None:
-        """Remove a leaf; what it hung on may be one now."""
+        """Remove a leaf; its parent may become one."""
         parent, node.parent = node.parent, None
         assert parent is not None  # noqa: S101  only nodes below the root are leaves
         if node.unread:

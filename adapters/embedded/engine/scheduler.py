@@ -2,7 +2,7 @@
 
 waiting ──admit──▶ prefilling ──prompt done──▶ decoding ──▶ finished
    ▲                    │                       │   ▲
-   ├──────preempted─────┴───────────────────────┘   │     (blocks given back, recomputed later)
+   ├──────preempted─────┴───────────────────────┘   │     (blocks freed, recomputed later)
    └──────preempted: KV in the host's memory ───────┘     (copied out and back: `swap`)
 
 A sequence whose client has gone leaves from any of the three.
@@ -15,19 +15,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.adapters.embedded.engine.config import EngineConfig
-from harness.adapters.embedded.engine.decode_batch import AlikeBatch, DecodeBatch
+from harness.adapters.embedded.engine.decode_batch import DecodeBatch, Progress, UniformBatch
 from harness.adapters.embedded.engine.draft_batch import DraftBatch
-from harness.adapters.embedded.engine.progress import Progress
 from harness.adapters.embedded.engine.sequence import Sequence
 from harness.adapters.embedded.engine.sequence_blocks import SequenceBlocks
 
-# Blocks that an admission leaves free while others run, so that they can grow before anyone is
-# preempted again; the share is vLLM's old default.
+# Blocks that an admission leaves free while others run, so that they can grow before another
+# preemption; the share is vLLM's old default.
 _WATERMARK_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScheduledStep:
     """One step's work: prompt chunks, and whether the decoding sequences take part."""
 
     chunks: list[tuple[Sequence, int]]  # (sequence, prompt tokens computed in this step)
@@ -50,7 +49,7 @@ class SchedulerCounts:
 def _batch(config: EngineConfig) -> DecodeBatch[Any]:
     """Return the empty batch of what decodes."""
     if config.speculation is None:
-        return AlikeBatch(config.block_size)
+        return UniformBatch(config.block_size)
     return DraftBatch(config.running_limit, config.block_size, config.speculation)
 
 
@@ -60,7 +59,8 @@ class Scheduler:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.blocks = SequenceBlocks(config)
-        self.kv, self.cache = self.blocks.kv, self.blocks.cache
+        self.kv, self.contents = self.blocks.kv, self.blocks.contents
+        self.cache = self.blocks.cache
         self.waiting: deque[Sequence] = deque()
         self.prefilling: list[Sequence] = []
         self.decoding = _batch(config)
@@ -72,14 +72,14 @@ class Scheduler:
 
     @property
     def running(self) -> int:
-        """Sequences that hold blocks."""
+        """Sequences that have blocks."""
         return len(self.prefilling) + len(self.decoding)
 
-    def next_step(self, log_position: int) -> Step:
+    def next_step(self, log_position: int) -> ScheduledStep:
         """Return the next step's work; `log_position` counts the decode steps before it."""
         if self._decodes_undisturbed():
-            return Step([], decode=True)
-        moved = self._make_room(log_position)
+            return ScheduledStep([], decode=True)
+        moved = self._preempt(log_position)
         if self.config.preemption == "swap" and not moved:
             moved = self._swap_in(log_position)
         chunked = self.config.chunked_prefill
@@ -95,17 +95,19 @@ class Scheduler:
             if admitted is None:
                 break
             budget -= self._take(admitted, budget, chunks)
-        return Step(chunks, decode=decoding > 0 and (chunked or not chunks), moved_tokens=moved)
+        return ScheduledStep(
+            chunks, decode=decoding > 0 and (chunked or not chunks), moved_tokens=moved
+        )
 
     def _decodes_undisturbed(self) -> bool:
-        """Whether all that runs decodes, nobody waits, and blocks cannot get short in one step."""
+        """Whether all that runs decodes, nothing waits, and blocks cannot run short in one step."""
         if self.waiting or self.prefilling or not self.decoding.sequences:
             return False
         each = 1 + self.config.blocks_for(self.config.queries)  # more than one may ever miss
         return len(self.decoding.sequences) * each <= self.kv.available
 
     def finish_prefill(self, sequence: Sequence) -> None:
-        """Store what a finished prefill computed, and make its whole blocks known for reuse."""
+        """Store what a finished prefill computed, and cache its whole blocks."""
         self.prefilling.remove(sequence)
         self.blocks.store_prefill(sequence)
 
@@ -114,7 +116,7 @@ class Scheduler:
         self.decoding.add(sequence, log_position)
 
     def cancel(self, sequence: Sequence, log_position: int) -> None:
-        """Take out an unfinished sequence, wherever it is, and give back its blocks.
+        """Remove an unfinished sequence, wherever it is, and free its blocks.
 
         What a decoding one has computed stays in the prefix cache, as when it finishes; of a
         prefill under way nothing is stored yet.
@@ -131,27 +133,27 @@ class Scheduler:
     def grow(self, progress: Progress, steps: int) -> int:
         """Give every decoding sequence the blocks for `steps` steps; return the steps.
 
-        They are fewer than asked for, but at least one, where blocks are short.
+        Where blocks are short they are fewer, but at least one.
         """
-        count = self.decoding.missing_blocks(progress.room(steps))
+        count = self.decoding.missing_blocks(progress.tokens_needed(steps))
         if count > self.kv.available:
-            steps = self._steps_with_room(progress, steps)
-            count = self.decoding.missing_blocks(progress.room(steps))
+            steps = self._steps_that_fit(progress, steps)
+            count = self.decoding.missing_blocks(progress.tokens_needed(steps))
         self._give(count)
         return steps
 
-    def _steps_with_room(self, progress: Progress, steps: int) -> int:
-        low, high = 1, steps - 1  # the room needed only grows with the steps
+    def _steps_that_fit(self, progress: Progress, steps: int) -> int:
+        low, high = 1, steps - 1  # more steps never need fewer tokens
         while low < high:
             middle = (low + high + 1) // 2
-            fits = self.decoding.missing_blocks(progress.room(middle)) <= self.kv.available
+            fits = self.decoding.missing_blocks(progress.tokens_needed(middle)) <= self.kv.available
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
     def _give(self, count: int) -> None:
-        """Promise the decoding sequences the `count` blocks that they were found to miss."""
+        """Reserve for the decoding sequences the `count` blocks that they were found to miss."""
         if count:
-            self.blocks.promise(count)
+            self.blocks.reserve(count)
             self.decoding.add_blocks()
 
     def _take(self, sequence: Sequence, budget: int, chunks: list[tuple[Sequence, int]]) -> int:
@@ -161,7 +163,7 @@ class Scheduler:
         return max(tokens, 0)
 
     def _may_admit(self) -> bool:
-        if not self.waiting or self.blocks.no_room or self.running >= self._running_limit:
+        if not self.waiting or self.blocks.exhausted or self.running >= self._running_limit:
             return False
         if self.running == 0:
             self._newest_at_start_ns = self.waiting[-1].arrival_ns
@@ -172,7 +174,7 @@ class Scheduler:
         return self._batch_places > 0 or self.waiting[0].preemptions > 0
 
     def _admit(self) -> Sequence | None:
-        """Move the head of the queue to the prefilling ones, or return None for want of blocks."""
+        """Move the head of the queue to the prefilling ones; None: too few blocks are free."""
         sequence = self.waiting[0]
         cached = self.blocks.reserve_prefill(sequence, self._spared)
         if cached is None:
@@ -190,11 +192,11 @@ class Scheduler:
         return self._watermark if self.running else 0
 
     def _leave_queue(self, sequence: Sequence) -> None:
-        """Drop `sequence` from the queue, and its place in a static batch that it was to join."""
+        """Remove `sequence` from the queue, and its place in a static batch that it was to join."""
         newcomers = [one for one in self.waiting if one.preemptions == 0]
         self._batch_places -= sequence in newcomers[: self._batch_places]
         self.waiting.remove(sequence)
-        self.blocks.no_room = False  # whoever heads the queue now may need less
+        self.blocks.exhausted = False  # the new head of the queue may need less
 
     def _count_admission(self, sequence: Sequence) -> None:
         counts = self.counts
@@ -209,7 +211,7 @@ class Scheduler:
     def _swap_in(self, log_position: int) -> int:
         """Let sequences from the host's memory decode on; return the tokens copied for it.
 
-        What the prefix cache still holds of one need not be copied.
+        What is still in the prefix cache need not be copied.
         """
         moved = 0
         while self._may_admit() and (host_ids := self.waiting[0].host_ids) is not None:
@@ -220,7 +222,7 @@ class Scheduler:
                 break
             self.waiting.popleft()
             start = cached * self.config.block_size
-            self.kv.write(sequence.table, start, host_ids[start:])
+            self.contents.write(sequence.table, start, host_ids[start:])
             sequence.host_ids = None
             moved += context - start
             sequence.prefill_ends_ns.append(None)
@@ -228,7 +230,7 @@ class Scheduler:
             self._count_admission(sequence)
         return moved
 
-    def _make_room(self, log_position: int) -> int:
+    def _preempt(self, log_position: int) -> int:
         """Preempt the sequences admitted last until all others have blocks for one more step.
 
         Returns the tokens whose KV is copied to the host for it.
@@ -243,11 +245,11 @@ class Scheduler:
                 victim = self.prefilling.pop()
             else:
                 victim = self.decoding.take_last(log_position)
-                self.blocks.settle(victim)
-                victim.work_out(self.kv)
+                self.blocks.name(victim)
+                victim.make_output(self.contents)
                 if self.config.preemption == "swap":
                     context = victim.target_tokens - 1  # the newest token has no KV yet
-                    victim.host_ids = self.kv.token_ids(victim.table, context).copy()
+                    victim.host_ids = self.contents.token_ids(victim.table, context).copy()
                     moved += context
             victim.preemptions += 1
             victim.computed_tokens = 0

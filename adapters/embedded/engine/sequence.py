@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.adapters.embedded.engine.answer import Answer
-from harness.adapters.embedded.engine.cache_nodes import Node
-from harness.adapters.embedded.engine.config import Speculation
-from harness.adapters.embedded.engine.kv_blocks import BlockIds, KvBlocks
-from harness.adapters.embedded.engine.speculative import mix, tokens_per_step
+from harness.adapters.embedded.engine.kv_blocks import BlockIds
+from harness.adapters.embedded.engine.kv_contents import KvContents
+from harness.adapters.embedded.engine.output_tokens import OutputTokens
+from harness.adapters.embedded.engine.prefix_cache import NO_BLOCKS, Node
+from harness.adapters.embedded.engine.speculative import SpeculativeConfig, mix, tokens_per_step
 
 
 class Sequence:
-    """A prompt, its block table, and the answer so far.
+    """A prompt, its block table, and the output so far.
 
     prompt ids │ output ids
     ───────────┼─────────────┬───┐
@@ -21,24 +21,24 @@ class Sequence:
     """
 
     __slots__ = (
-        "answer",
-        "answer_read",
         "arrival_ns",
-        "asked_tokens",
         "blocks",
         "cached_tokens",
         "computed_tokens",
         "counted",
         "finished_ns",
         "generated_tokens",
-        "held",
-        "held_blocks",
         "host_ids",
+        "output",
+        "output_read",
         "preemptions",
         "prefill_ends_ns",
         "prefill_start",
-        "promised_blocks",
+        "prefix_blocks",
+        "prefix_end",
         "prompt_ids",
+        "requested_tokens",
+        "reserved_blocks",
         "spans",
         "started_ns",
         "table",
@@ -47,31 +47,31 @@ class Sequence:
     def __init__(
         self,
         prompt_ids: NDArray[np.int32],
-        asked_tokens: int,
+        requested_tokens: int,
         arrival_ns: int,
         *,
-        answer_read: bool = True,
+        output_read: bool = True,
     ) -> None:
         self.prompt_ids = prompt_ids
-        self.answer = Answer(len(prompt_ids), asked_tokens)
-        self.answer_read = answer_read  # somebody will look at its ids
-        self.asked_tokens = asked_tokens
+        self.output = OutputTokens(len(prompt_ids), requested_tokens)
+        self.output_read = output_read  # somebody will look at its ids
+        self.requested_tokens = requested_tokens
         self.arrival_ns = arrival_ns
-        self.table: BlockIds = np.empty(0, np.int32)
+        self.table: BlockIds = NO_BLOCKS
         self.blocks = 0  # blocks of the table in use, from its start
-        # `counted`: it has no table, which nobody needs who reads nothing. Its first `held_blocks`
-        # blocks are those up to the node `held` of the prefix cache; the others are promised.
+        # `counted`: it has no table, which takes a reader to be needed. Its first `prefix_blocks`
+        # blocks are those up to the node `prefix_end` of the prefix cache, the others reserved.
         self.counted = False
-        self.held: Node | None = None
-        self.held_blocks = 0
-        self.promised_blocks = 0  # that it holds beside those, not settled yet which
+        self.prefix_end: Node | None = None
+        self.prefix_blocks = 0
+        self.reserved_blocks = 0  # beside `blocks`, by a decoding batch
         self.cached_tokens: int | None = None  # found in the prefix cache when first admitted
         self.prefill_start = 0  # tokens that this prefill found in the prefix cache
         self.computed_tokens = 0  # of the prefill target, so far
         self.generated_tokens = 0
         self.preemptions = 0
-        self.started_ns: int | None = None  # when the first step that computes for it began
-        self.host_ids: NDArray[np.int32] | None = None  # its KV, while that lies with the host
+        self.started_ns: int | None = None  # when its first step began
+        self.host_ids: NDArray[np.int32] | None = None  # its KV, while that is in the host's memory
         # Each prefill, first or repeated, gives one token; None: it came back without one.
         self.prefill_ends_ns: list[int | None] = []
         self.spans: list[tuple[int, int]] = []  # decode steps after each of those, log positions
@@ -79,17 +79,17 @@ class Sequence:
 
     @property
     def output_ids(self) -> NDArray[np.int32]:
-        """The ids of the answer, shape (asked_tokens,); those not worked out mean nothing."""
-        return self.answer.ids
+        """The ids of the output, shape (requested_tokens,); those not made yet mean nothing."""
+        return self.output.ids
 
     @property
     def total_tokens(self) -> int:
-        """Prompt and answer at their full length."""
-        return len(self.prompt_ids) + self.asked_tokens
+        """Prompt and output at their full length."""
+        return len(self.prompt_ids) + self.requested_tokens
 
     @property
     def target_tokens(self) -> int:
-        """Tokens that prefill computes before it can sample: after a preemption the answer too."""
+        """Tokens that prefill computes before it can sample: after a preemption the output too."""
         return len(self.prompt_ids) + self.generated_tokens
 
     @property
@@ -99,34 +99,34 @@ class Sequence:
 
     @property
     def key(self) -> np.uint64:
-        """What the acceptance of its drafts hangs on: its prompt, whatever the schedule."""
+        """What the acceptance of its drafts depends on: its prompt, whatever the schedule."""
         length = np.uint64(len(self.prompt_ids))
         weights = np.arange(1, 1 + min(64, len(self.prompt_ids)), dtype=np.uint64)
         tail = self.prompt_ids[-64:].astype(np.uint64)
         return np.uint64(mix(np.array([(tail * weights).sum() + length], dtype=np.uint64))[0])
 
     def known_ids(self) -> NDArray[np.int32]:
-        """Return prompt and answer so far, as ids."""
-        if not self.answer.known_tokens:
+        """Return the ids of the prompt and of the output so far."""
+        if not self.output.known_tokens:
             return self.prompt_ids
-        return np.concatenate([self.prompt_ids, self.output_ids[: self.answer.known_tokens]])
+        return np.concatenate([self.prompt_ids, self.output_ids[: self.output.known_tokens]])
 
-    def write_known(self, kv: KvBlocks, start: int) -> None:
-        """Store the ids known from position `start` on: before it lie those of the cache."""
-        kv.write(self.table, start, self.known_ids()[start:])
-        self.answer.written_tokens = self.answer.known_tokens
+    def write_known(self, contents: KvContents, start: int) -> None:
+        """Store the ids known from position `start` on; those before it are in cached blocks."""
+        contents.write(self.table, start, self.known_ids()[start:])
+        self.output.written_tokens = self.output.known_tokens
 
-    def work_out(self, kv: KvBlocks) -> None:
-        """Give every generated token its id, and store in the KV all but the newest."""
-        self.work_out_ids(kv)
-        self.answer.write(kv, self.table, self.generated_tokens - 1)
+    def make_output(self, contents: KvContents) -> None:
+        """Make the id of every generated token, and store in the KV all but the newest."""
+        self.make_output_ids(contents)
+        self.output.write(contents, self.table, self.generated_tokens - 1)
 
-    def work_out_ids(self, kv: KvBlocks) -> None:
-        """Give every generated token its id."""
-        self.answer.work_out(kv, self.table, self.generated_tokens)
+    def make_output_ids(self, contents: KvContents) -> None:
+        """Make the id of every generated token."""
+        self.output.make_ids(contents, self.table, self.generated_tokens)
 
     def token_events(
-        self, step_ends_ns: NDArray[np.int64], speculation: Speculation | None
+        self, step_ends_ns: NDArray[np.int64], speculation: SpeculativeConfig | None
     ) -> NDArray[np.int64]:
         """Return (time in ns, tokens) of each event so far, shape (events, 2)."""
         of_prefills = len(self.prefill_ends_ns) - self.prefill_ends_ns.count(None)
@@ -144,11 +144,13 @@ class Sequence:
                 events[at : at + steps, 1] = self.verify_tokens(speculation, verified, steps)
             at, verified = at + steps, verified + steps
         tokens = int(events[:, 1].sum()) if speculation else at
-        if tokens > self.generated_tokens:  # the last draft reached past the end of the answer
+        if tokens > self.generated_tokens:  # the last draft reached past the end of the output
             events[-1, 1] -= tokens - self.generated_tokens
         return events
 
-    def verify_tokens(self, speculation: Speculation, first: int, steps: int) -> NDArray[np.int64]:
+    def verify_tokens(
+        self, speculation: SpeculativeConfig, first: int, steps: int
+    ) -> NDArray[np.int64]:
         """Return the tokens of this sequence's verify steps `first`…, shape (steps,)."""
         keys = np.array([self.key], dtype=np.uint64)
         tokens = tokens_per_step(speculation, keys, np.array([first], dtype=np.int64), steps)

@@ -1,8 +1,8 @@
-"""Which blocks a sequence holds, from its admission until it gives them back.
+"""The blocks of each sequence, from its admission until they are freed.
 
-One whose answer somebody reads has a block table. One whose answer nobody reads is `counted`: what
-it found in the prefix cache ends at a node there, and of all else it is enough to know how many
-blocks it takes. It gets a table when something is to be read after all.
+A sequence whose output somebody reads has a block table. Any other is `counted`: its cached prefix
+ends at a node of the prefix cache, and its other blocks are reserved without a number. It gets a
+table when something is to be read after all.
 """
 
 from __future__ import annotations
@@ -10,30 +10,32 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.adapters.embedded.engine.cache_nodes import NO_BLOCKS, Node
 from harness.adapters.embedded.engine.config import EngineConfig
 from harness.adapters.embedded.engine.kv_blocks import BlockIds, KvBlocks
-from harness.adapters.embedded.engine.prefix_cache import PrefixCache
+from harness.adapters.embedded.engine.kv_contents import KvContents
+from harness.adapters.embedded.engine.prefix_cache import NO_BLOCKS, Node, PrefixCache
 from harness.adapters.embedded.engine.sequence import Sequence
 
 
 class SequenceBlocks:
-    """Takes blocks for sequences, and gives them back; whole ones stay in the prefix cache."""
+    """Allocates the blocks of sequences and frees them; whole ones stay in the prefix cache."""
 
     def __init__(self, config: EngineConfig) -> None:
         region = None if config.paged_kv else config.blocks_for(config.max_model_len)
-        self.kv = KvBlocks(config.num_blocks, config.block_size, region)
-        self.cache = PrefixCache(self.kv) if config.prefix_caching and config.paged_kv else None
-        self.no_room = False  # a sequence was refused, and nothing has been freed since
+        self.kv = KvBlocks(config.num_blocks, region)
+        self.contents = KvContents(self.kv, config.block_size)
+        caching = config.prefix_caching and config.paged_kv
+        self.cache = PrefixCache(self.kv, self.contents) if caching else None
+        self.exhausted = False  # a sequence was refused, and nothing has been freed since
         self._config = config
 
     def reserve_prefill(self, sequence: Sequence, spared: int) -> int | None:
-        """Return how many of the blocks now set up are cached ones; None, no change, without room.
+        """Set up the blocks of a prefill and return how many are cached; None: too few are free.
 
-        `spared` free blocks are left for others. Who reads nothing gets no table, as long as whole
-        nodes of the cache do for its prefix. The last token is always computed.
+        `spared` free blocks are left for others. A sequence without a reader gets no table, as long
+        as its prefix is whole nodes of the cache. The last token is always computed.
         """
-        if not sequence.answer_read and self._config.paged_kv:
+        if not sequence.output_read and self._config.paged_kv:
             if self.cache is None:
                 return self._reserve_counted(sequence, None, 0, spared)
             if (found := self.cache.find(sequence.known_ids()[:-1])) is not None:
@@ -49,90 +51,88 @@ class SequenceBlocks:
         blocks = self._config.blocks_for(tokens)
         spare = self.kv.available - (blocks - len(cached)) - spared
         if spare < len(cached) and spare < self.kv.idle(cached):
-            self.no_room = True
+            self.exhausted = True
             return None
         self.kv.share(cached)
         sequence.table = self._new_table(sequence)
         sequence.table[: len(cached)] = cached
-        self.promise(blocks - len(cached))
-        sequence.table[len(cached) : blocks] = self.kv.settle(blocks - len(cached))
+        self.reserve(blocks - len(cached))
+        sequence.table[len(cached) : blocks] = self.kv.name(blocks - len(cached))
         sequence.blocks = blocks
         return len(cached)
 
-    def promise(self, count: int) -> None:
-        """Set `count` blocks aside, evicting what is needed for it; they can be had."""
+    def reserve(self, count: int) -> None:
+        """Reserve `count` of the available blocks, evicting cached ones as needed."""
         if self.cache is not None and count > self.kv.free:
             self.cache.evict(count - self.kv.free)
-        self.kv.promise(count)
+        self.kv.reserve(count)
 
     def store_prefill(self, sequence: Sequence) -> None:
-        """Store what a finished prefill computed, and make its whole blocks known for reuse."""
+        """Store what a finished prefill computed, and cache its whole blocks."""
         if sequence.counted:
             if self._extend(sequence):
                 return
             self._lay_out(sequence)
-        sequence.write_known(self.kv, sequence.prefill_start)
+        sequence.write_known(self.contents, sequence.prefill_start)
         if self.cache is not None:
-            self._hold(sequence, self.cache.insert(sequence.known_ids(), sequence.table))
+            self._use_cached(sequence, self.cache.insert(sequence.known_ids(), sequence.table))
 
-    def settle(self, sequence: Sequence) -> None:
-        """Settle which blocks those are that `sequence` has only as a number; its prefill is done.
-
-        Then they can be read and written.
-        """
+    def name(self, sequence: Sequence) -> None:
+        """Name the counted blocks of `sequence`, whose prefill is done, to read and write them."""
         if sequence.counted:
-            start = sequence.held_blocks * self._config.block_size
+            start = sequence.prefix_blocks * self._config.block_size
             self._lay_out(sequence)
-            sequence.write_known(self.kv, start)
-        if sequence.promised_blocks:
-            end = sequence.blocks + sequence.promised_blocks
-            sequence.table[sequence.blocks : end] = self.kv.settle(sequence.promised_blocks)
-            sequence.blocks, sequence.promised_blocks = end, 0
+            sequence.write_known(self.contents, start)
+        if sequence.reserved_blocks:
+            end = sequence.blocks + sequence.reserved_blocks
+            sequence.table[sequence.blocks : end] = self.kv.name(sequence.reserved_blocks)
+            sequence.blocks, sequence.reserved_blocks = end, 0
 
     def finish(self, sequence: Sequence) -> None:
-        """Give back the blocks of a finished sequence; whole ones stay in the prefix cache."""
-        if not sequence.answer_read and not sequence.answer.known_tokens:
+        """Free the blocks of a finished sequence; whole ones stay in the prefix cache."""
+        if not sequence.output_read and not sequence.output.known_tokens:
             self._finish_unread(sequence)
         else:
             self._finish_read(sequence)
 
     def free(self, sequence: Sequence) -> None:
-        """Give back all blocks of `sequence`."""
+        """Free all blocks of `sequence`."""
         if sequence.counted:
-            self.kv.renounce(sequence.blocks - sequence.held_blocks)
+            self.kv.cancel(sequence.blocks - sequence.prefix_blocks)
             self._leave(sequence)
         else:
             self.kv.release(sequence.table[: sequence.blocks])
-        self.kv.renounce(sequence.promised_blocks)
-        sequence.blocks = sequence.promised_blocks = 0
-        self.no_room = False
+        self.kv.cancel(sequence.reserved_blocks)
+        sequence.blocks = sequence.reserved_blocks = 0
+        self.exhausted = False
 
     def _finish_read(self, sequence: Sequence) -> None:
-        self.settle(sequence)
-        sequence.work_out(self.kv)
+        self.name(sequence)
+        sequence.make_output(self.contents)
         if self.cache is not None:
             in_kv = sequence.target_tokens - 1  # all but the newest token
             self.cache.insert(sequence.known_ids()[:in_kv], sequence.table)
         self.free(sequence)
 
     def _finish_unread(self, sequence: Sequence) -> None:
-        """As `finish`, without working out an answer that nobody may ever look at."""
+        """As `finish`, without making the ids of an output that nobody may ever look at."""
         if self.cache is None:
             self.free(sequence)
             return
-        prompt, size, held = sequence.prompt_ids, self._config.block_size, sequence.held
-        end = self.cache.end_of(prompt) if held is None else self.cache.childless(held)
+        prompt, size = sequence.prompt_ids, self._config.block_size
+        known = sequence.prefix_end
+        end = self.cache.end_of(prompt) if known is None else self.cache.childless(known)
         if end is None:
             self._finish_read(sequence)
             return
         self.free(sequence)
         whole = len(prompt) // size
         blocks = (sequence.target_tokens - 1) // size - whole
-        self.cache.insert_unread(end, prompt[whole * size :], sequence.answer, blocks)
+        self.cache.insert_unread(end, prompt[whole * size :], sequence.output, blocks)
 
     def _reserve_region(self, sequence: Sequence) -> int | None:
         if self.kv.free == 0:
-            self.no_room = True
+            self.exhausted = True
             return None
         sequence.table = self.kv.allocate_region()
         sequence.blocks = len(sequence.table)
@@ -145,44 +145,44 @@ class SequenceBlocks:
         missing = self._config.blocks_for(sequence.target_tokens) - cached
         spare = self.kv.available - missing - spared
         if spare < cached and spare < self._idle(end):
-            self.no_room = True
+            self.exhausted = True
             return None
         if end is not None and self.cache is not None:
-            self.cache.enter(end)
-        self.promise(missing)
+            self.cache.use(end)
+        self.reserve(missing)
         sequence.counted, sequence.blocks = True, cached + missing
-        sequence.held, sequence.held_blocks = end, cached
+        sequence.prefix_end, sequence.prefix_blocks = end, cached
         return cached
 
     def _idle(self, end: Node | None) -> int:
         return 0 if end is None or self.cache is None else self.cache.idle(end)
 
     def _leave(self, sequence: Sequence) -> None:
-        """Let a counted sequence be counted no more, nor use what it found in the cache."""
-        if sequence.held is not None and self.cache is not None:
-            self.cache.leave(sequence.held)
-        sequence.counted, sequence.held, sequence.held_blocks = False, None, 0
+        """Let a counted sequence be counted no more, nor use its cached prefix."""
+        if sequence.prefix_end is not None and self.cache is not None:
+            self.cache.leave(sequence.prefix_end)
+        sequence.counted, sequence.prefix_end, sequence.prefix_blocks = False, None, 0
 
     def _extend(self, sequence: Sequence) -> bool:
-        """Make known what a counted sequence computed; False where that takes a table."""
-        if sequence.held is None or self.cache is None:
+        """Cache what a counted sequence computed; False where that takes a table."""
+        if sequence.prefix_end is None or self.cache is None:
             return True
         ids = sequence.known_ids()
-        found = self.cache.extend(sequence.held, sequence.held_blocks, ids)
+        found = self.cache.extend(sequence.prefix_end, sequence.prefix_blocks, ids)
         if found is None:
             return False
-        sequence.held, twice = found
-        sequence.held_blocks = len(ids) // self._config.block_size
-        if twice:  # another one has computed the same prompt meanwhile
-            self.kv.renounce(twice)
-            self.no_room = False
+        sequence.prefix_end, twice = found
+        sequence.prefix_blocks = len(ids) // self._config.block_size
+        if twice:  # another sequence has computed the same prompt meanwhile
+            self.kv.cancel(twice)
+            self.exhausted = False
         return True
 
-    def _hold(self, sequence: Sequence, known: BlockIds) -> None:
-        """Let `sequence` use the blocks that the cache knows for what it computed itself.
+    def _use_cached(self, sequence: Sequence, known: BlockIds) -> None:
+        """Replace blocks that `sequence` computed by those cached with the same tokens, `known`.
 
-        Another one may have computed the same prompt meanwhile. Kept twice, the cache's own copy
-        would pass for free to be evicted while blocks after it are in use.
+        Another sequence may have computed the same prompt meanwhile. Kept twice, the cache's own
+        copy would count as evictable while blocks after it are in use.
         """
         first = sequence.prefill_start // self._config.block_size
         if len(known) <= first:
@@ -193,16 +193,16 @@ class SequenceBlocks:
             self.kv.share(known[twice])
             self.kv.release(own[twice])
             own[twice] = known[twice]
-            self.no_room = False
+            self.exhausted = False
 
     def _lay_out(self, sequence: Sequence) -> None:
         """Give a counted sequence a block table, over the same blocks."""
-        table, cached = self._new_table(sequence), sequence.held_blocks
-        if sequence.held is not None and self.cache is not None:
-            table[:cached] = self.cache.table(sequence.held)
+        table, cached = self._new_table(sequence), sequence.prefix_blocks
+        if sequence.prefix_end is not None and self.cache is not None:
+            table[:cached] = self.cache.table(sequence.prefix_end)
             self.kv.share(table[:cached])
         self._leave(sequence)
-        table[cached : sequence.blocks] = self.kv.settle(sequence.blocks - cached)
+        table[cached : sequence.blocks] = self.kv.name(sequence.blocks - cached)
         sequence.table = table
 
     def _new_table(self, sequence: Sequence) -> NDArray[np.int32]:

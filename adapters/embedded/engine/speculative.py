@@ -1,7 +1,7 @@
-"""Speculative decoding as an acceptance model: how many tokens a verify step brings.
+"""Speculative decoding as an acceptance model: how many tokens a verify step gives.
 
 A step verifies `k` draft tokens and always gives one token of the target model's own. Each draft
-token is accepted with probability α if all before it were: a chain brings (1−α^(k+1))/(1−α) tokens
+token is accepted with probability α if all before it were: a chain gives (1−α^(k+1))/(1−α) tokens
 a step on average (Leviathan et al. 2023, arXiv 2211.17192). In a tree each node has b children,
 one of which is accepted with β = 1−(1−α)^b, over d levels: (1−β^(d+1))/(1−β) tokens, for
 b + b² + … + b^d drafted. The rates are assumptions, and every report that rests on them says so.
@@ -10,11 +10,10 @@ b + b² + … + b^d drafted. The rates are assumptions, and every report that re
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from harness.adapters.embedded.engine.config import Speculation
 
 ASSUMED_ACCEPTANCE = {"ngram": 0.5, "draft": 0.78, "eagle": 0.85, "eagle3": 0.85}
 DEFAULT_DRAFT_TOKENS = 5
@@ -22,6 +21,37 @@ DEFAULT_DRAFT_TOKENS = 5
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST_FACTOR, _SECOND_FACTOR = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculativeConfig:
+    """A draft of `draft_tokens` a step, each accepted with probability `acceptance` (assumed).
+
+    With `branches` 1 they are a chain. Else a tree: each node has so many children, over `depth`
+    levels, and `draft_tokens` are all its nodes.
+    """
+
+    method: str  # ngram | draft | eagle | eagle3
+    draft_tokens: int
+    acceptance: float
+    branches: int = 1
+    depth: int | None = None  # None: as deep as there are tokens, a chain
+
+    @property
+    def longest(self) -> int:
+        """Draft tokens that one step can accept at most."""
+        return self.draft_tokens if self.depth is None else self.depth
+
+    @property
+    def level_acceptance(self) -> float:
+        """Chance that one of the branches of an accepted node is accepted: 1 − (1 − α)^b."""
+        return 1.0 - (1.0 - self.acceptance) ** self.branches
+
+    @property
+    def mean_tokens_per_step(self) -> float:
+        """Expected output tokens of a verify step, between 1 and `longest` + 1."""
+        beta, depth = self.level_acceptance, self.longest
+        return float(depth + 1) if beta == 1 else (1 - beta ** (depth + 1)) / (1 - beta)
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -35,7 +65,7 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def mixed_word(value: int) -> int:
-    """Return what `mix` makes of one 64-bit `value`."""
+    """Return `mix` of one 64-bit `value`."""
     mixed = (value ^ value >> 30) * _FIRST_FACTOR & _MASK
     mixed = (mixed ^ mixed >> 27) * _SECOND_FACTOR & _MASK
     return mixed ^ mixed >> 31
@@ -46,16 +76,10 @@ def tree_tokens(branches: int, depth: int) -> int:
     return sum(branches**level for level in range(1, depth + 1))
 
 
-def mean_tokens_per_step(speculation: Speculation) -> float:
-    """Return the expected output tokens of a verify step, between 1 and `longest` + 1."""
-    beta, depth = speculation.level_acceptance, speculation.longest
-    return float(depth + 1) if beta == 1 else (1 - beta ** (depth + 1)) / (1 - beta)
-
-
 def tokens_per_step(
-    speculation: Speculation, keys: NDArray[np.uint64], first: NDArray[np.int64], steps: int
+    speculation: SpeculativeConfig, keys: NDArray[np.uint64], first: NDArray[np.int64], steps: int
 ) -> NDArray[np.int64]:
-    """Return the tokens that each of `steps` verify steps brings, shape (sequences, steps).
+    """Return the tokens that each of `steps` verify steps gives, shape (sequences, steps).
 
     The draw depends on the sequence's key and the number of the step within the sequence alone,
     so that no schedule and no other sequence changes it. `keys`, `first`: shape (sequences,).

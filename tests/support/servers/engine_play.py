@@ -78,7 +78,7 @@ def play(
     asks: Many[Ask],
     max_steps: int | None = None,
     *,
-    answer_read: bool = True,
+    output_read: bool = True,
 ) -> list[Sequence]:
     """Submit each request when it is due and step until all are answered; times are the core's.
 
@@ -93,7 +93,7 @@ def play(
             if ask.at_ns > now_ns:
                 break
             sequences.append(
-                core.submit(ask.prompt, ask.output_tokens, ask.at_ns, answer_read=answer_read)
+                core.submit(ask.prompt, ask.output_tokens, ask.at_ns, output_read=output_read)
             )
             if ask.gone_ns is not None:
                 leaving.append((ask.gone_ns, sequences[-1]))

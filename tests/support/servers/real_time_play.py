@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 from engine_play import LinearTimer, config
 
-from harness.adapters.embedded.engine.config import Speculation
 from harness.adapters.embedded.engine.core import EngineCore
 from harness.adapters.embedded.engine.sequence import Sequence
+from harness.adapters.embedded.engine.speculative import SpeculativeConfig
 from harness.adapters.embedded.server.real_time import RealTimeEngine, Ticket
 from harness.client.base import Request
 from harness.client.virtual import VirtualClient
@@ -25,7 +25,7 @@ from harness.workloads.prompts.token_ids import token_ids
 
 T = TypeVar("T")
 MS = 1_000_000
-NGRAM = Speculation(method="ngram", draft_tokens=5, acceptance=0.5)
+NGRAM = SpeculativeConfig(method="ngram", draft_tokens=5, acceptance=0.5)
 ARMS: dict[str, dict[str, object]] = {
     "baseline": {},
     "whole prefills": {"chunked_prefill": False},

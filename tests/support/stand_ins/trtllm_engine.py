@@ -9,7 +9,7 @@ from typing import Any
 from harness.adapters.base import BASELINE, EngineSettings, ToggleValue
 from harness.adapters.embedded.adapter import engine_config, step_time
 from harness.adapters.embedded.engine.core import EngineCore
-from harness.adapters.embedded.engine.scheduler import Step
+from harness.adapters.embedded.engine.scheduler import ScheduledStep
 from harness.adapters.embedded.engine.sequence import Sequence
 
 MODEL, GPU = "qwen2.5-0.5b", "h200"
@@ -86,7 +86,7 @@ class CountingCore(EngineCore):
             taken.append(self.told.popleft()[1])
         return taken
 
-    def _run_step(self, step: Step, now_ns: int) -> int:
+    def _run_step(self, step: ScheduledStep, now_ns: int) -> int:
         past = len(self.scheduler.decoding) if step.decode else 0
         self._shape = (len(step.chunks), past, sum(tokens for _, tokens in step.chunks))
         return super()._run_step(step, now_ns)

@@ -19,8 +19,7 @@ from repository import ROOT
 from harness.adapters.base import BASELINE, EngineSettings, ToggleValue
 from harness.adapters.embedded.adapter import deployment
 from harness.adapters.embedded.capacity import Capacity, capacity
-from harness.adapters.embedded.engine.config import Speculation
-from harness.adapters.embedded.engine.speculative import ASSUMED_ACCEPTANCE, mean_tokens_per_step
+from harness.adapters.embedded.engine.speculative import ASSUMED_ACCEPTANCE, SpeculativeConfig
 from harness.adapters.embedded.step_time.roofline import StepTime
 from harness.commands.capacity_text import capacity_lines
 from harness.results.analysis import summarize
@@ -72,9 +71,9 @@ def decode_tokens_per_s(
     if drafting != "off":
         rate = ASSUMED_ACCEPTANCE[drafting]
         queries = 1 + DRAFT_TOKENS
-        per_step = mean_tokens_per_step(
-            Speculation(method=drafting, draft_tokens=DRAFT_TOKENS, acceptance=rate)
-        )
+        per_step = SpeculativeConfig(
+            method=drafting, draft_tokens=DRAFT_TOKENS, acceptance=rate
+        ).mean_tokens_per_step
     read = users * context_tokens
     roof_s = timer.roof_s(users, queries, read, ())
     step_s = timer.step_s(users, queries, read + users * queries, (), users * queries)

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.adapters.base import EngineError
-from harness.adapters.embedded.engine.config import EngineConfig, Speculation
+from harness.adapters.embedded.engine.config import EngineConfig
 from harness.adapters.embedded.engine.core import EngineCore
 from harness.adapters.embedded.engine.kv_blocks import BlockIds
 from harness.adapters.embedded.engine.prefix_cache import PrefixCache
+from harness.adapters.embedded.engine.speculative import SpeculativeConfig
 
-NGRAM = Speculation(method="ngram", draft_tokens=5, acceptance=0.5)
-TREE = Speculation(method="eagle", draft_tokens=14, acceptance=0.6, branches=2, depth=3)
+NGRAM = SpeculativeConfig(method="ngram", draft_tokens=5, acceptance=0.5)
+TREE = SpeculativeConfig(method="eagle", draft_tokens=14, acceptance=0.6, branches=2, depth=3)
 MS = 1_000_000
 
 # Every switch, alone; the tight pools preempt.
@@ -154,7 +155,7 @@ def test_chunked_prefill_keeps_decodes_running() -> None:
 
 def test_speculation_brings_the_mean_that_the_formula_says() -> None:
     """A chain of 5 at acceptance 0.78 brings (1 - 0.78^6) / 0.22 = 3.52 tokens a verify step."""
-    speculation = Speculation(method="draft", draft_tokens=5, acceptance=0.78)
+    speculation = SpeculativeConfig(method="draft", draft_tokens=5, acceptance=0.78)
     core = EngineCore(config(speculation=speculation), LinearTimer())
 
     play(core, [Ask(0, np.arange(20, dtype=np.int32) + i, 400) for i in range(30)])
@@ -196,7 +197,7 @@ def test_preemption_recomputes_and_loses_no_token() -> None:
 
     assert (core.counters().preemptions or 0) > 0
     for sequence in sequences:
-        assert core.token_events(sequence)[:, 1].sum() == sequence.asked_tokens
+        assert core.token_events(sequence)[:, 1].sum() == sequence.requested_tokens
 
 
 def test_a_wrongly_reused_block_changes_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +226,7 @@ def test_a_block_overwritten_while_decoding_changes_the_answer() -> None:
     sequence = damaged.submit(prompt, 30, 0)
     damaged.advance(0, max_steps=3)
     stranger = sequence.table[2:3].copy()  # somebody else who believes this block is theirs
-    damaged.scheduler.kv.write(stranger, 3, np.array([7], dtype=np.int32))
+    damaged.scheduler.contents.write(stranger, 3, np.array([7], dtype=np.int32))
     damaged.advance(10**9)
 
     assert sequence.output_ids[-1] != expected[-1]
@@ -392,7 +393,7 @@ engines = st.fixed_dictionaries(
         "paged_kv": st.booleans(),
         "preemption": st.sampled_from(["recompute", "swap"]),
         "speculation": st.sampled_from(
-            [None, NGRAM, Speculation(method="draft", draft_tokens=2, acceptance=1.0), TREE]
+            [None, NGRAM, SpeculativeConfig(method="draft", draft_tokens=2, acceptance=1.0), TREE]
         ),
     }
 )

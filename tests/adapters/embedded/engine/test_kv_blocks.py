@@ -7,23 +7,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.adapters.embedded.engine.kv_blocks import KvBlocks, OutOfBlocksError
+from harness.adapters.embedded.engine.kv_blocks import (
+    BlockIds,
+    BlockRun,
+    KvBlocks,
+    OutOfBlocksError,
+)
+from harness.adapters.embedded.engine.kv_contents import KvContents
 
 
 def ids(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     return np.array(values, dtype=np.int32)
 
 
+def pool(blocks: int, block_size: int) -> tuple[KvBlocks, KvContents]:
+    kv = KvBlocks(blocks)
+    return kv, KvContents(kv, block_size)
+
+
+def cache(kv: KvBlocks, blocks: BlockIds) -> None:
+    kv.cache(BlockRun(len(blocks)), blocks)
+
+
 def test_what_was_written_is_read_through_the_table() -> None:
     """Tokens written in pieces over scattered blocks come back in order."""
-    kv = KvBlocks(8, 4)
+    kv, contents = pool(8, 4)
     kv.allocate(3)
     table = kv.allocate(3)[::-1].copy()
 
-    kv.write(table, 0, ids(1, 2, 3))
-    kv.write(table, 3, ids(4, 5, 6, 7, 8, 9))
+    contents.write(table, 0, ids(1, 2, 3))
+    contents.write(table, 3, ids(4, 5, 6, 7, 8, 9))
 
-    assert kv.token_ids(table, 9).tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert contents.token_ids(table, 9).tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
 @given(
@@ -34,9 +49,9 @@ def test_what_was_written_is_read_through_the_table() -> None:
 def test_a_hash_depends_on_the_ids_alone(values: list[int], cut: int, size: int) -> None:
     """Neither the block size, nor which blocks, nor the writes' sizes change what is read."""
     cut = min(cut, len(values))
-    plain, pieces = KvBlocks(64, 16), KvBlocks(64, size)
-    pieces.allocate(2)
-    one, other = plain.allocate(4), pieces.allocate(-(-len(values) // size))
+    (kv, plain), (other_kv, pieces) = pool(64, 16), pool(64, size)
+    other_kv.allocate(2)
+    one, other = kv.allocate(4), other_kv.allocate(-(-len(values) // size))
 
     plain.write(one, 0, ids(*values))
     pieces.write(other, 0, ids(*values[:cut]))
@@ -48,29 +63,29 @@ def test_a_hash_depends_on_the_ids_alone(values: list[int], cut: int, size: int)
 
 def test_one_changed_id_changes_the_hash() -> None:
     """Every position counts, the first and the last too."""
-    kv = KvBlocks(8, 4)
+    kv, contents = pool(8, 4)
     table = kv.allocate(2)
     hashes = set()
     for position in range(8):
-        kv.write(table, 0, ids(*range(8)))
-        kv.write(table, position, ids(99))
-        hashes.add(kv.read(table, 8))
+        contents.write(table, 0, ids(*range(8)))
+        contents.write(table, position, ids(99))
+        hashes.add(contents.read(table, 8))
 
     assert len(hashes) == 8
 
 
 def test_a_fork_copies_only_the_block_that_it_writes() -> None:
     """Copy-on-write: both see the common past, neither sees the other's future."""
-    kv = KvBlocks(8, 4)
+    kv, contents = pool(8, 4)
     parent = kv.allocate(2)
-    kv.write(parent, 0, ids(1, 2, 3, 4, 5))
+    contents.write(parent, 0, ids(1, 2, 3, 4, 5))
     child = kv.fork(parent)
 
-    kv.write(child, 5, ids(60))
-    kv.write(parent, 5, ids(70))
+    contents.write(child, 5, ids(60))
+    contents.write(parent, 5, ids(70))
 
-    assert kv.token_ids(parent, 6).tolist() == [1, 2, 3, 4, 5, 70]
-    assert kv.token_ids(child, 6).tolist() == [1, 2, 3, 4, 5, 60]
+    assert contents.token_ids(parent, 6).tolist() == [1, 2, 3, 4, 5, 70]
+    assert contents.token_ids(child, 6).tolist() == [1, 2, 3, 4, 5, 60]
     assert parent[0] == child[0]
     assert parent[1] != child[1]
     assert kv.free == 5
@@ -78,22 +93,22 @@ def test_a_fork_copies_only_the_block_that_it_writes() -> None:
 
 def test_a_cached_block_is_never_written_in_place() -> None:
     """What the prefix cache knows stays as it is, even when its only user writes."""
-    kv = KvBlocks(8, 4)
+    kv, contents = pool(8, 4)
     table = kv.allocate(1)
-    kv.write(table, 0, ids(1, 2, 3, 4))
-    kv.hold(table)
+    contents.write(table, 0, ids(1, 2, 3, 4))
+    cache(kv, table)
     known = table.copy()
 
-    kv.write(table, 3, ids(9))
+    contents.write(table, 3, ids(9))
 
-    assert kv.token_ids(known, 4).tolist() == [1, 2, 3, 4]
-    assert kv.token_ids(table, 4).tolist() == [1, 2, 3, 9]
+    assert contents.token_ids(known, 4).tolist() == [1, 2, 3, 4]
+    assert contents.token_ids(table, 4).tolist() == [1, 2, 3, 9]
     assert kv.evictable == 1
 
 
 def test_asking_for_more_than_there_is_fails_loudly() -> None:
     """An allocation that cannot be served changes nothing."""
-    kv = KvBlocks(3, 4)
+    kv = KvBlocks(3)
     kv.allocate(2)
 
     with pytest.raises(OutOfBlocksError, match="2 blocks asked for, 1 free"):
@@ -103,7 +118,7 @@ def test_asking_for_more_than_there_is_fails_loudly() -> None:
 
 def test_regions_are_neighbours_and_come_back_whole() -> None:
     """Contiguous memory hands out equal runs; what does not fill one is never used."""
-    kv = KvBlocks(10, 4, region_blocks=3)
+    kv = KvBlocks(10, region_blocks=3)
 
     regions = [kv.allocate_region() for _ in range(3)]
     with pytest.raises(OutOfBlocksError):
@@ -119,7 +134,7 @@ def test_regions_are_neighbours_and_come_back_whole() -> None:
 @given(st.lists(st.tuples(st.sampled_from("afrwhd"), st.integers(0, 10**6)), max_size=60))
 def test_no_block_is_lost_or_counted_twice(actions: list[tuple[str, int]]) -> None:
     """After any sequence of actions every block is free, evictable or in use, and one of them."""
-    kv = KvBlocks(12, 2)
+    kv, contents = pool(12, 2)
     tables: list[np.ndarray[tuple[int], np.dtype[np.int32]]] = []
     for action, number in actions:
         table = tables[number % len(tables)] if tables else None
@@ -133,11 +148,11 @@ def test_no_block_is_lost_or_counted_twice(actions: list[tuple[str, int]]) -> No
             tables = [other for other in tables if other is not table]
             kv.release(table)
         elif action == "w" and kv.free >= len(table):
-            kv.write(table, 0, np.full(2 * len(table), number % 1000, dtype=np.int32))
+            contents.write(table, 0, np.full(2 * len(table), number % 1000, dtype=np.int32))
         elif action == "h":
-            kv.hold(table)
+            cache(kv, table)
         elif action == "d":
-            kv.drop(np.flatnonzero(kv.cached).astype(np.int32))
+            kv.forget_cached([])
 
         users = np.zeros(12, dtype=int)
         for held in tables:
@@ -147,36 +162,38 @@ def test_no_block_is_lost_or_counted_twice(actions: list[tuple[str, int]]) -> No
         assert kv.free == np.count_nonzero(~kv.cached & (users == 0))
 
 
-def test_promised_blocks_are_taken_though_nobody_knows_which() -> None:
-    """They are not free, can be settled, given back, or kept by the prefix cache until evicted."""
-    kv = KvBlocks(8, 4)
-    kv.promise(6)
+def test_reserved_blocks_are_not_free_though_they_have_no_number() -> None:
+    """They can be named, cancelled, or cached without a number until they are evicted."""
+    kv = KvBlocks(8)
+    kv.reserve(6)
     with pytest.raises(OutOfBlocksError, match="3 blocks asked for, 2 free"):
         kv.allocate(3)
 
-    settled = kv.settle(2)
-    kv.renounce(1)
-    kv.hold_promised(3)
+    named = kv.name(2)
+    kv.cancel(1)
+    run = BlockRun(3)
+    kv.cache_reserved(run)
+    kv.leave(run)
 
-    assert kv.references[settled].tolist() == [1, 1]
-    assert (kv.free, kv.evictable, kv.promised) == (3, 3, 3)
-    kv.evict_promised(3)
-    assert (kv.free, kv.evictable, kv.promised) == (6, 0, 0)
+    assert kv.references[named].tolist() == [1, 1]
+    assert (kv.free, kv.evictable, kv.counted) == (3, 3, 3)
+    kv.evict(run, 3)
+    assert (kv.free, kv.evictable, kv.counted) == (6, 0, 0)
 
 
 def test_of_collected_writes_the_last_word_counts() -> None:
     """A block that is given back and taken again holds what its new owner wrote."""
-    kv = KvBlocks(2, 4)
+    kv, contents = pool(2, 4)
     first = kv.allocate(1)
-    kv.write(first, 0, ids(1, 2, 3, 4))
+    contents.write(first, 0, ids(1, 2, 3, 4))
     kv.release(first)
 
     second = kv.allocate(1)
-    kv.write(second, 0, ids(5, 6))
+    contents.write(second, 0, ids(5, 6))
 
-    other = KvBlocks(2, 4)
-    table = other.allocate(1)
+    other_kv, other = pool(2, 4)
+    table = other_kv.allocate(1)
     other.write(table, 0, ids(5, 6))
     assert first.tolist() == second.tolist()
-    assert kv.token_ids(second, 2).tolist() == [5, 6]
-    assert kv.read(second, 2) == other.read(table, 2)
+    assert contents.token_ids(second, 2).tolist() == [5, 6]
+    assert contents.read(second, 2) == other.read(table, 2)

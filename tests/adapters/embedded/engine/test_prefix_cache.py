@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from harness.adapters.embedded.engine.kv_blocks import KvBlocks
+from harness.adapters.embedded.engine.kv_contents import KvContents
 from harness.adapters.embedded.engine.prefix_cache import PrefixCache
 
 SIZE = 2
@@ -17,7 +18,15 @@ def ids(*values: int) -> NDArray[np.int32]:
     return np.array(values, dtype=np.int32)
 
 
-def store(kv: KvBlocks, cache: PrefixCache, values: NDArray[np.int32]) -> None:
+def pool(blocks: int) -> tuple[KvBlocks, KvContents, PrefixCache]:
+    kv = KvBlocks(blocks)
+    contents = KvContents(kv, SIZE)
+    return kv, contents, PrefixCache(kv, contents)
+
+
+def store(
+    kv: KvBlocks, contents: KvContents, cache: PrefixCache, values: NDArray[np.int32]
+) -> None:
     """Let a sequence of `values` come, be computed, be cached, and go."""
     cached = cache.match(values)
     kv.share(cached)
@@ -25,30 +34,28 @@ def store(kv: KvBlocks, cache: PrefixCache, values: NDArray[np.int32]) -> None:
     if missing > kv.free:
         cache.evict(missing - kv.free)
     table = np.concatenate([cached, kv.allocate(missing)])
-    kv.write(table, len(cached) * SIZE, values[len(cached) * SIZE :])
+    contents.write(table, len(cached) * SIZE, values[len(cached) * SIZE :])
     cache.insert(values, table)
     kv.release(table)
 
 
 def test_the_longest_stored_prefix_is_found_in_whole_blocks() -> None:
     """A prompt that leaves a stored one in mid-block gets the blocks before that."""
-    kv = KvBlocks(16, SIZE)
-    cache = PrefixCache(kv)
-    store(kv, cache, ids(1, 2, 3, 4, 5, 6, 7))
-    store(kv, cache, ids(1, 2, 3, 9))
+    kv, contents, cache = pool(16)
+    store(kv, contents, cache, ids(1, 2, 3, 4, 5, 6, 7))
+    store(kv, contents, cache, ids(1, 2, 3, 9))
 
-    assert kv.token_ids(cache.match(ids(1, 2, 3, 4, 5, 9)), 4).tolist() == [1, 2, 3, 4]
-    assert kv.token_ids(cache.match(ids(1, 2, 3, 9, 5, 9)), 4).tolist() == [1, 2, 3, 9]
+    assert contents.token_ids(cache.match(ids(1, 2, 3, 4, 5, 9)), 4).tolist() == [1, 2, 3, 4]
+    assert contents.token_ids(cache.match(ids(1, 2, 3, 9, 5, 9)), 4).tolist() == [1, 2, 3, 9]
     assert len(cache.match(ids(1, 9))) == 0
     assert len(cache.match(ids(1))) == 0
 
 
 def test_the_least_recently_used_prefix_goes_first() -> None:
     """Of three stored prompts the two that were used last survive an eviction."""
-    kv = KvBlocks(6, SIZE)
-    cache = PrefixCache(kv)
+    kv, contents, cache = pool(6)
     for start in (10, 20, 30):
-        store(kv, cache, ids(start, start + 1, start + 2, start + 3))
+        store(kv, contents, cache, ids(start, start + 1, start + 2, start + 3))
     cache.match(ids(10, 11, 12, 13))  # used again
 
     cache.evict(2)
@@ -60,10 +67,9 @@ def test_the_least_recently_used_prefix_goes_first() -> None:
 
 def test_eviction_takes_tails_before_the_prefix_they_hang_on() -> None:
     """A shared prefix outlives its continuations: a block never goes before those behind it."""
-    kv = KvBlocks(8, SIZE)
-    cache = PrefixCache(kv)
-    store(kv, cache, ids(1, 2, 3, 4))
-    store(kv, cache, ids(1, 2, 5, 6))
+    kv, contents, cache = pool(8)
+    store(kv, contents, cache, ids(1, 2, 3, 4))
+    store(kv, contents, cache, ids(1, 2, 5, 6))
 
     cache.evict(2)
 
@@ -73,9 +79,8 @@ def test_eviction_takes_tails_before_the_prefix_they_hang_on() -> None:
 
 def test_blocks_in_use_are_never_evicted() -> None:
     """What a running sequence shares stays, however much room is asked for."""
-    kv = KvBlocks(4, SIZE)
-    cache = PrefixCache(kv)
-    store(kv, cache, ids(1, 2, 3, 4))
+    kv, contents, cache = pool(4)
+    store(kv, contents, cache, ids(1, 2, 3, 4))
     used = cache.match(ids(1, 2))
     kv.share(used)
 
@@ -92,18 +97,17 @@ def test_blocks_in_use_are_never_evicted() -> None:
 )
 def test_it_finds_what_a_list_of_prefixes_would(prompts: list[list[int]], blocks: int) -> None:
     """Every hit holds the prompt's own ids; without eviction none that exists is missed."""
-    kv = KvBlocks(blocks, SIZE)
-    cache = PrefixCache(kv)
+    kv, contents, cache = pool(blocks)
     seen: set[tuple[int, ...]] = set()
     for prompt in prompts:
         found = cache.match(ids(*prompt))
         whole = [prompt[: SIZE * n] for n in range(len(prompt) // SIZE + 1)]
 
-        assert kv.token_ids(found, SIZE * len(found)).tolist() == whole[len(found)]
+        assert contents.token_ids(found, SIZE * len(found)).tolist() == whole[len(found)]
         if not cache.evicted_blocks:
             assert len(found) == max(n for n, part in enumerate(whole) if not n or (*part,) in seen)
 
-        store(kv, cache, ids(*prompt))
+        store(kv, contents, cache, ids(*prompt))
         seen.update(tuple(part) for part in whole)
         known = sorted(cache.blocks().tolist())
         assert known == np.flatnonzero(kv.cached).tolist()
@@ -112,10 +116,9 @@ def test_it_finds_what_a_list_of_prefixes_would(prompts: list[list[int]], blocks
 
 def test_what_is_in_use_is_not_looked_at_by_every_eviction() -> None:
     """A prefix in use is younger than what nobody has asked for since, also once it is let go."""
-    kv = KvBlocks(3, SIZE)
-    cache = PrefixCache(kv)
+    kv, contents, cache = pool(3)
     for first in (1, 3, 5):
-        store(kv, cache, ids(first, first))
+        store(kv, contents, cache, ids(first, first))
     running = cache.match(ids(1, 1))
     for first in (3, 5):
         cache.match(ids(first, first))

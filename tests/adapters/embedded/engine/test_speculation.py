@@ -1,4 +1,4 @@
-"""Speculation as a chain and as a tree: what a step brings, drafts and costs, and when it pays."""
+"""Speculation as a chain and as a tree: what a step gives, drafts and costs, and when it pays."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from sweep_files import problems, sweep
 
 from harness.adapters.base import ToggleValue, UnsupportedToggleError
 from harness.adapters.embedded.adapter import EmbeddedAdapter, deployment, engine_config
-from harness.adapters.embedded.engine.config import Speculation
 from harness.adapters.embedded.engine.core import EngineCore
-from harness.adapters.embedded.engine.speculative import mean_tokens_per_step, tree_tokens
+from harness.adapters.embedded.engine.speculative import SpeculativeConfig, tree_tokens
 from harness.adapters.embedded.step_time.deployment import Deployment
 from harness.adapters.embedded.step_time.hardware import find_gpu
 from harness.adapters.embedded.step_time.models import find_model
@@ -24,9 +23,9 @@ from harness.adapters.embedded.step_time.roofline import StepTime
 ONE_A100 = Deployment(model=find_model("llama-3-8b"), gpu=find_gpu("a100-80gb"))
 
 
-def tree(branches: int, depth: int, acceptance: float) -> Speculation:
+def tree(branches: int, depth: int, acceptance: float) -> SpeculativeConfig:
     """A draft tree of EAGLE's."""
-    return Speculation(
+    return SpeculativeConfig(
         method="eagle",
         draft_tokens=tree_tokens(branches, depth),
         acceptance=acceptance,
@@ -35,12 +34,12 @@ def tree(branches: int, depth: int, acceptance: float) -> Speculation:
     )
 
 
-def chain(tokens: int, acceptance: float) -> Speculation:
+def chain(tokens: int, acceptance: float) -> SpeculativeConfig:
     """A chain of EAGLE's."""
-    return Speculation(method="eagle", draft_tokens=tokens, acceptance=acceptance)
+    return SpeculativeConfig(method="eagle", draft_tokens=tokens, acceptance=acceptance)
 
 
-def gain(speculation: Speculation, sequences: int, context: int = 800) -> float:
+def gain(speculation: SpeculativeConfig, sequences: int, context: int = 800) -> float:
     """Output tokens a second with speculation over those without, of 8B on one A100."""
     drafting = replace(
         ONE_A100,
@@ -52,7 +51,7 @@ def gain(speculation: Speculation, sequences: int, context: int = 800) -> float:
     plain_s, plain_slope_s = StepTime(ONE_A100).decode_line(sequences)
     step_s, slope_s = StepTime(drafting).decode_line(sequences, speculation.draft_tokens + 1)
     steps = (plain_s + plain_slope_s * read) / (step_s + slope_s * read)
-    return mean_tokens_per_step(speculation) * steps
+    return speculation.mean_tokens_per_step * steps
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def gain(speculation: Speculation, sequences: int, context: int = 800) -> float:
     ],
 )
 def test_a_step_brings_the_mean_that_the_formula_says(
-    speculation: Speculation, mean: float
+    speculation: SpeculativeConfig, mean: float
 ) -> None:
     """(1 − β^(d+1))/(1 − β) with β = 1 − (1 − α)^b; all nodes are counted as drafted."""
     core = EngineCore(config(speculation=speculation), LinearTimer())
@@ -78,7 +77,7 @@ def test_a_step_brings_the_mean_that_the_formula_says(
     assert counters.verify_steps
     brought = 1 + (counters.accepted_tokens or 0) / counters.verify_steps
     assert brought == pytest.approx(mean, rel=0.03)
-    assert mean_tokens_per_step(speculation) == pytest.approx(mean)
+    assert speculation.mean_tokens_per_step == pytest.approx(mean)
     assert counters.drafted_tokens == counters.verify_steps * speculation.draft_tokens
 
 
@@ -91,7 +90,7 @@ def test_a_tree_of_two_by_three_drafts_fourteen() -> None:
 
 def test_a_tree_brings_more_a_step_than_its_longest_chain() -> None:
     """Branches save a level whose first guess was wrong; the drafter runs no more often."""
-    assert mean_tokens_per_step(tree(2, 3, 0.6)) > 1.3 * mean_tokens_per_step(chain(3, 0.6))
+    assert tree(2, 3, 0.6).mean_tokens_per_step > 1.3 * chain(3, 0.6).mean_tokens_per_step
     deep = replace(ONE_A100, speculative="eagle", draft_branches=2, draft_depth=3)
     flat = replace(ONE_A100, speculative="eagle")
     tree_s, chain_s = (StepTime(deep).decode_line(1, 15)[0], StepTime(flat).decode_line(1, 4)[0])

@@ -10,11 +10,11 @@ from engine_play import Ask, LinearTimer, config, play, random_asks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.adapters.embedded.engine.config import Speculation
 from harness.adapters.embedded.engine.core import EngineCore
+from harness.adapters.embedded.engine.speculative import SpeculativeConfig
 
 MS = 1_000_000
-NGRAM = Speculation(method="ngram", draft_tokens=5, acceptance=0.5)
+NGRAM = SpeculativeConfig(method="ngram", draft_tokens=5, acceptance=0.5)
 ARMS: dict[str, dict[str, object]] = {
     "roomy": {},
     "evicting": {"num_blocks": 256},
@@ -26,9 +26,9 @@ ARMS: dict[str, dict[str, object]] = {
 }
 
 
-def told(core: EngineCore, asks: list[Ask], *, answer_read: bool) -> list[object]:
+def told(core: EngineCore, asks: list[Ask], *, output_read: bool) -> list[object]:
     """Return all that a run of `asks` tells, but for the ids of its answers."""
-    sequences = play(core, asks, answer_read=answer_read)
+    sequences = play(core, asks, output_read=output_read)
     times = [core.token_events(sequence).tolist() for sequence in sequences]
     return [core.counters(), times, [sequence.cached_tokens for sequence in sequences]]
 
@@ -45,11 +45,11 @@ def test_times_and_counters_are_those_of_answers_that_are_read(
         asks = [replace(ask, prompt=asks[n // 2].prompt) for n, ask in enumerate(asks)]
     read, unread = (EngineCore(config(**ARMS[arm]), LinearTimer()) for _ in range(2))
 
-    assert told(unread, asks, answer_read=False) == told(read, asks, answer_read=True)
+    assert told(unread, asks, output_read=False) == told(read, asks, output_read=True)
 
     kv, cache = unread.scheduler.kv, unread.scheduler.cache
     assert not kv.references.any()
-    assert kv.evictable == kv.promised + (len(cache.blocks()) if cache else 0)
+    assert kv.evictable == kv.counted + (len(cache.blocks()) if cache else 0)
     assert kv.available == read.scheduler.kv.available
 
 
@@ -59,7 +59,7 @@ def test_who_goes_on_from_an_unread_answer_finds_it(more: int) -> None:
     prompt = np.arange(100, dtype=np.int32)
     (first,) = play(EngineCore(config(), LinearTimer()), [Ask(0, prompt, 300)])
     core = EngineCore(config(), LinearTimer())
-    play(core, [Ask(0, prompt, 300)], answer_read=False)
+    play(core, [Ask(0, prompt, 300)], output_read=False)
     assert core.scheduler.cache is not None
     core.scheduler.cache.evict(more // 10)
     kept = (399 // 16 - more // 10) * 16
@@ -78,21 +78,21 @@ def test_an_answer_that_nobody_may_look_at_is_never_worked_out() -> None:
     core = EngineCore(config(num_blocks=256), LinearTimer())
     asks = [Ask(n * 9000 * MS, np.arange(400, dtype=np.int32) + 1000 * n, 300) for n in range(20)]
 
-    sequences = play(core, asks, answer_read=False)
+    sequences = play(core, asks, output_read=False)
 
     assert core.counters().evicted_blocks
-    assert not any(sequence.answer.known_tokens for sequence in sequences)
+    assert not any(sequence.output.known_tokens for sequence in sequences)
 
 
 def test_a_reset_forgets_unread_answers() -> None:
     """All blocks are free again."""
     core = EngineCore(config(), LinearTimer())
-    play(core, random_asks(1, 9), answer_read=False)
+    play(core, random_asks(1, 9), output_read=False)
 
     core.reset()
 
     kv = core.scheduler.kv
-    assert (kv.free, kv.evictable, kv.promised) == (kv.num_blocks, 0, 0)
+    assert (kv.free, kv.evictable, kv.counted) == (kv.num_blocks, 0, 0)
 
 
 @pytest.mark.parametrize("arm", ["roomy", "evicting", "swap", "no cache"])
@@ -105,7 +105,7 @@ def test_readers_among_those_who_do_not_read_get_the_ids_of_one_alone(
     asks = random_asks(seed, 14, shared=40, output=(1, 200), gap_ns=0)
     core = EngineCore(config(**ARMS[arm]), LinearTimer())
     sequences = [
-        core.submit(ask.prompt, ask.output_tokens, 0, answer_read=number % 3 == 0)
+        core.submit(ask.prompt, ask.output_tokens, 0, output_read=number % 3 == 0)
         for number, ask in enumerate(asks)
     ]
     now_ns = step = 0
@@ -122,7 +122,7 @@ def test_readers_among_those_who_do_not_read_get_the_ids_of_one_alone(
     assert not kv.references.any()
     if cache is not None:
         cache.evict(kv.num_blocks)
-    assert (kv.free, kv.evictable, kv.promised) == (kv.num_blocks, 0, 0)
+    assert (kv.free, kv.evictable, kv.counted) == (kv.num_blocks, 0, 0)
 
 
 def test_prompts_that_nobody_reads_are_not_stored() -> None:
@@ -131,7 +131,7 @@ def test_prompts_that_nobody_reads_are_not_stored() -> None:
     shared, size = np.arange(320, dtype=np.int32), core.config.block_size
     prompts = [np.concatenate([shared, np.arange(40, dtype=np.int32) + 500 * n]) for n in range(9)]
 
-    play(core, [Ask(n * 9000 * MS, one, 9) for n, one in enumerate(prompts)], answer_read=False)
+    play(core, [Ask(n * 9000 * MS, one, 9) for n, one in enumerate(prompts)], output_read=False)
 
     cache = core.scheduler.cache
     assert cache is not None

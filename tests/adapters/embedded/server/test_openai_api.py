@@ -12,9 +12,9 @@ from engine_play import LinearTimer, config
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.adapters.embedded.engine.config import Speculation
 from harness.adapters.embedded.engine.core import EngineCore
 from harness.adapters.embedded.engine.sequence import Sequence
+from harness.adapters.embedded.engine.speculative import SpeculativeConfig
 from harness.adapters.embedded.server.openai_answers import DONE, Answer
 from harness.adapters.embedded.server.openai_requests import Ask, ServedModel, parse
 from harness.adapters.embedded.server.request_error import RequestError
@@ -296,7 +296,7 @@ def test_another_model_is_not_found() -> None:
 
 
 def played(
-    ask: Ask, speculation: Speculation | None = None
+    ask: Ask, speculation: SpeculativeConfig | None = None
 ) -> tuple[list[bytes], Sequence, Answer]:
     """Return what is sent for `ask` after each step, its sequence, and the answer."""
     core = EngineCore(config(speculation=speculation), LinearTimer())
@@ -387,7 +387,7 @@ def test_usage_at_the_end_of_a_stream(*, chat: bool) -> None:
 @pytest.mark.parametrize("chat", [False, True])
 def test_a_speculative_step_is_one_event_of_several_tokens(*, chat: bool) -> None:
     """Its text holds them all, and the running usage says how many there are so far."""
-    certain = Speculation(method="draft", draft_tokens=3, acceptance=1.0)
+    certain = SpeculativeConfig(method="draft", draft_tokens=3, acceptance=1.0)
     options = {"include_usage": True, "continuous_usage_stats": True}
     ask = asked(chat=chat, stream=True, max_tokens=10, stream_options=options)
 

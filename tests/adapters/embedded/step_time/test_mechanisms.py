@@ -11,8 +11,8 @@ from engine_play import Ask, LinearTimer, config, play, random_asks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.adapters.embedded.engine.config import Speculation
 from harness.adapters.embedded.engine.core import EngineCore
+from harness.adapters.embedded.engine.speculative import SpeculativeConfig
 from harness.adapters.embedded.step_time.deployment import Deployment
 from harness.adapters.embedded.step_time.hardware import find_gpu
 from harness.adapters.embedded.step_time.models import find_model
@@ -20,8 +20,8 @@ from harness.adapters.embedded.step_time.roofline import StepTime
 
 MS = 1_000_000
 MIXTURE = "mixtral-8x7b"
-TREE = Speculation(method="eagle", draft_tokens=14, acceptance=0.6, branches=2, depth=3)
-CHAIN = Speculation(method="eagle", draft_tokens=3, acceptance=0.6)
+TREE = SpeculativeConfig(method="eagle", draft_tokens=14, acceptance=0.6, branches=2, depth=3)
+CHAIN = SpeculativeConfig(method="eagle", draft_tokens=3, acceptance=0.6)
 FOUR_A100 = Deployment(
     model=find_model("llama-3-70b"), gpu=find_gpu("a100-80gb"), tensor_parallel=4
 )
