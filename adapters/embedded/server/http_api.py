@@ -1,8 +1,8 @@
 """The routes of the OpenAI-compatible server: HTTP on one side, the real-time engine on the other.
 
-An answer's events are written straight to its connection when a step ends, without waking a task
-for each: at 100 streams that is what keeps the last one from being late. What a client does not
-read waits in memory, at most one answer for each connection.
+Events are written straight to their connection when a step ends, without waking a task for each: at
+100 streams that keeps the last one from being late. What a client does not read waits in memory, at
+most one response for each connection.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ from aiohttp import HttpVersion11, web
 
 from harness.adapters.base import EngineError
 from harness.adapters.embedded.engine import Sequence
-from harness.adapters.embedded.server.openai_answers import DONE, Answer, event
-from harness.adapters.embedded.server.openai_requests import Ask, ServedModel, parse
-from harness.adapters.embedded.server.packed_bodies import unpacked
+from harness.adapters.embedded.server.openai_requests import (
+    CompletionRequest,
+    ServedModel,
+    parse,
+    unpacked,
+)
+from harness.adapters.embedded.server.openai_responses import DONE, CompletionBody, event
 from harness.adapters.embedded.server.prometheus import MetricsPage
 from harness.adapters.embedded.server.reads import Reads
 from harness.adapters.embedded.server.real_time import Listener, RealTimeEngine, Ticket
@@ -26,11 +30,11 @@ from harness.adapters.embedded.server.request_error import RequestError
 
 _OWNER = "harness, simulated"
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_Ended = asyncio.Future[Sequence | None]  # None: the engine stopped before the answer's end
+_Ended = asyncio.Future[Sequence | None]  # None: the engine stopped before the end
 
 
-class _Whole:
-    """Waits for the end of an answer that is sent at once."""
+class _WholeBody:
+    """Waits for the end of an output that is sent at once."""
 
     def __init__(self) -> None:
         self.ended: _Ended = asyncio.get_running_loop().create_future()
@@ -38,31 +42,33 @@ class _Whole:
     def prepare(
         self,
         sequence: Sequence,
-        told_tokens: int,  # noqa: ARG002 - a Listener; nothing is told before the end
+        sent_tokens: int,  # noqa: ARG002 - a Listener; nothing is sent before the end
     ) -> Callable[[], None]:
-        return partial(self._end, sequence) if sequence.finished_ns is not None else _say_nothing
+        return partial(self._end, sequence) if sequence.finished_ns is not None else _do_nothing
 
     def drop(self) -> None:
         self._end(None)
 
     def _end(self, sequence: Sequence | None) -> None:
-        if not self.ended.done():  # or else the client has gone
+        if not self.ended.done():  # else the client has gone
             self.ended.set_result(sequence)
 
 
-class _Stream(_Whole):
-    """Sends the events of an answer, those of a step in one write."""
+class _EventStream(_WholeBody):
+    """Sends the events of an output, those of a step in one write."""
 
-    def __init__(self, answer: Answer, transport: asyncio.Transport, *, chunked: bool) -> None:
+    def __init__(
+        self, body: CompletionBody, transport: asyncio.Transport, *, chunked: bool
+    ) -> None:
         super().__init__()
-        self._answer = answer
+        self._body = body
         self._transport = transport
         self._chunked = chunked
 
-    def prepare(self, sequence: Sequence, told_tokens: int) -> Callable[[], None]:
-        opening = b"" if told_tokens else self._answer.opening_event()
-        data = self._framed(opening + self._answer.events(sequence, told_tokens))
-        return partial(self._send, data, super().prepare(sequence, told_tokens))
+    def prepare(self, sequence: Sequence, sent_tokens: int) -> Callable[[], None]:
+        opening = b"" if sent_tokens else self._body.opening_event()
+        data = self._framed(opening + self._body.events(sequence, sent_tokens))
+        return partial(self._send, data, super().prepare(sequence, sent_tokens))
 
     def drop(self) -> None:
         self._send(self._framed(event(_stopped().body()) + DONE), super().drop)
@@ -76,17 +82,17 @@ class _Stream(_Whole):
         then()
 
 
-def _say_nothing() -> None:
-    """Stand where an answer is not complete yet."""
+def _do_nothing() -> None:
+    """Do nothing: the output is not complete yet."""
 
 
 class Api:
-    """Who answers what. `version` names the engine, in answers too."""
+    """The routes and their handlers. `version` names the engine, in responses too."""
 
     def __init__(
         self, engine: RealTimeEngine, model: ServedModel, metrics: MetricsPage, version: str
     ) -> None:
-        self.reads = Reads(engine)  # whoever opens the connections lets it watch them
+        self.reads = Reads(engine)  # the code that opens connections lets it watch them
         self._engine = engine
         self._model = model
         self._metrics = metrics
@@ -114,7 +120,7 @@ class Api:
         return application
 
     async def _answer(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Write every refusal as the API does; and let no step wait for what is no completion."""
+        """Write every refusal as the API does; and let no step wait for any other request."""
         try:
             return await handler(request)
         except RequestError as error:
@@ -169,21 +175,21 @@ class Api:
         return web.json_response({"success": True})
 
     async def _complete(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
-        body = await self._body(request)
-        arrived_ns = self.reads.last_ns(request.transport)  # parsing is none of the engine's time
-        ask = parse(body, self._model, chat=chat)
-        answer = Answer(ask, self._model.name, f"{self._version}-simulated")
-        if ask.stream:
-            return await self._stream(request, ask, answer, arrived_ns)
-        whole = _Whole()
-        await self._play(self._ticket(request, ask, whole, arrived_ns), whole.ended)
+        data = await self._data(request)
+        arrived_ns = self.reads.last_ns(request.transport)  # parsing is not the engine's time
+        completion = parse(data, self._model, chat=chat)
+        body = CompletionBody(completion, self._model.name, f"{self._version}-simulated")
+        if completion.stream:
+            return await self._stream(request, completion, body, arrived_ns)
+        whole = _WholeBody()
+        await self._play(self._ticket(request, completion, whole, arrived_ns), whole.ended)
         sequence = whole.ended.result()
         if sequence is None:
             raise _stopped()
-        return web.Response(body=answer.body(sequence), content_type="application/json")
+        return web.Response(body=body.whole(sequence), content_type="application/json")
 
-    async def _body(self, request: web.Request) -> bytes:
-        """Return what was sent, unpacked. Raises `RequestError` where that is too large or odd."""
+    async def _data(self, request: web.Request) -> bytes:
+        """Return the decompressed body. Raises `RequestError` for one that is too large or odd."""
         most_bytes = request.client_max_size
         if (request.content_length or 0) > most_bytes:
             raise RequestError(f"the body is larger than {most_bytes} bytes", status=413)
@@ -191,7 +197,11 @@ class Api:
         return unpacked(await request.read(), coding, most_bytes)
 
     async def _stream(
-        self, request: web.Request, ask: Ask, answer: Answer, arrived_ns: int
+        self,
+        request: web.Request,
+        completion: CompletionRequest,
+        body: CompletionBody,
+        arrived_ns: int,
     ) -> web.StreamResponse:
         if self._engine.stopped:
             raise _stopped()
@@ -200,23 +210,27 @@ class Api:
         await response.write(b"")  # the headers; from here on the events go to the transport
         if request.transport is None:
             raise ConnectionResetError("the client has gone")
-        stream = _Stream(answer, request.transport, chunked=request.version >= HttpVersion11)
-        await self._play(self._ticket(request, ask, stream, arrived_ns), stream.ended)
+        stream = _EventStream(body, request.transport, chunked=request.version >= HttpVersion11)
+        await self._play(self._ticket(request, completion, stream, arrived_ns), stream.ended)
         return response
 
     def _ticket(
-        self, request: web.Request, ask: Ask, listener: Listener, arrived_ns: int
+        self,
+        request: web.Request,
+        completion: CompletionRequest,
+        listener: Listener,
+        arrived_ns: int,
     ) -> Ticket:
         return Ticket(
-            prompt_ids=ask.prompt_ids,
-            output_tokens=ask.output_tokens,
+            prompt_ids=completion.prompt_ids,
+            output_tokens=completion.output_tokens,
             listener=listener,
             arrived_ns=arrived_ns,
             connection=request.transport,
         )
 
     async def _play(self, ticket: Ticket, ended: _Ended) -> None:
-        """Return when the answer has ended; a client that goes away cancels this task."""
+        """Return when the output has ended; a client that goes away cancels this task."""
         try:
             self._engine.submit(ticket)
         except EngineError as error:
@@ -228,7 +242,7 @@ class Api:
 
 
 def _refusal(error: web.HTTPException) -> RequestError:
-    """Return what the API says of a route or method that it has not, or of too large a body."""
+    """Return the API's error for an unknown route or method, or too large a body."""
     unknown = error.status == web.HTTPNotFound.status_code
     kind = "NotFoundError" if unknown else "BadRequestError"
     allowed = error.headers.get("Allow")

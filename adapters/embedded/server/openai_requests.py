@@ -1,8 +1,9 @@
-"""Bodies of requests → what is asked of the engine. Refuses in the words of vLLM's API."""
+"""Bodies of requests → `CompletionRequest`. Refuses in the words of vLLM's API."""
 
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,20 +14,21 @@ from harness.adapters.embedded.server.request_error import RequestError
 from harness.adapters.embedded.server.request_fields import check_fields, shown
 from harness.adapters.embedded.server.words import chat_ids, ids_of
 
-_DEFAULT_COMPLETION_TOKENS = 16  # vLLM's; a chat's answer may fill the context
+_DEFAULT_COMPLETION_TOKENS = 16  # vLLM's; a chat's output may fill the context
+_WINDOW_BITS = {"gzip": (31,), "x-gzip": (31,), "deflate": (15, -15)}  # deflate comes in two forms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """What requests are held against."""
+    """The limits that requests are checked against."""
 
     name: str
-    max_model_len: int  # prompt and answer together, in tokens
+    max_model_len: int  # prompt and output together, in tokens
     vocabulary: int  # ids lie below it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class CompletionRequest:
     """One request, checked."""
 
     chat: bool
@@ -35,14 +37,36 @@ class Ask:
     stream: bool
     include_usage: bool  # at the end of a stream
     continuous_usage: bool  # in every event of a stream too
-    token_ids: bool = False  # those of the prompt and of the answer are told
+    token_ids: bool = False  # return those of the prompt and of the output
 
 
-def parse(body: bytes, model: ServedModel, *, chat: bool) -> Ask:
-    """Return what `body` asks of `model`. Raises `RequestError`.
+def unpacked(body: bytes, coding: str, most_bytes: int) -> bytes:
+    """Return `body` decompressed, `most_bytes` at most. Raises `RequestError`."""
+    coding = coding.strip().lower()
+    if coding in ("", "identity"):
+        return body
+    if coding not in _WINDOW_BITS:
+        message = f"Content-Encoding {coding!a} is not known; send it as gzip, deflate or plain"
+        raise RequestError(message, status=415)
+    for bits in _WINDOW_BITS[coding]:
+        unpacking = zlib.decompressobj(bits)
+        try:
+            data = unpacking.decompress(body, most_bytes + 1)
+        except zlib.error:
+            continue
+        if len(data) > most_bytes:
+            raise RequestError(f"the body is larger than {most_bytes} bytes", status=413)
+        if not unpacking.eof:
+            raise RequestError(f"the body ends inside its {coding}")
+        return data
+    raise RequestError(f"the body is no {coding}, as its Content-Encoding says")
+
+
+def parse(body: bytes, model: ServedModel, *, chat: bool) -> CompletionRequest:
+    """Return the request in `body`. Raises `RequestError`.
 
     Fields that are not known here are ignored, as vLLM does; those that are known and cannot be
-    honoured are refused. Every answer has the length asked for: the engine has no end-of-text
+    honoured are refused. Every output has the requested length: the engine has no end-of-text
     token, with or without `ignore_eos`.
     """
     fields = _fields(body)
@@ -58,7 +82,7 @@ def parse(body: bytes, model: ServedModel, *, chat: bool) -> Ask:
     options = _stream_options(fields)
     if name is None:
         raise RequestError(f"model is missing; it is {model.name}", param="model")
-    return Ask(
+    return CompletionRequest(
         chat=chat,
         prompt_ids=prompt_ids,
         output_tokens=output_tokens,
@@ -141,16 +165,16 @@ def _checked_ids(ids: list[int], model: ServedModel) -> NDArray[np.int32]:
 def _output_tokens(
     fields: dict[str, Any], prompt_tokens: int, model: ServedModel, *, chat: bool
 ) -> int:
-    """Return how many tokens the answer has."""
-    room = model.max_model_len - prompt_tokens
+    """Return how many tokens the output has."""
+    most = model.max_model_len - prompt_tokens
     names = ("max_completion_tokens", "max_tokens") if chat else ("max_tokens",)
     given = [fields[name] for name in names if fields.get(name) is not None]
     if not given:
-        return room if chat else min(_DEFAULT_COMPLETION_TOKENS, room)
+        return most if chat else min(_DEFAULT_COMPLETION_TOKENS, most)
     tokens = given[0]
     if type(tokens) is not int or tokens < 1:
         raise RequestError(f"max_tokens must be at least 1, got {tokens}.", param="max_tokens")
-    if tokens > room:
+    if tokens > most:
         message = (
             f"This model's maximum context length is {model.max_model_len} tokens. However, you "
             f"requested {tokens} output tokens and your prompt contains {prompt_tokens} input "

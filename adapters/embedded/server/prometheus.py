@@ -118,7 +118,7 @@ class MetricsPage:
 def cache_info(
     config: EngineConfig, *, kv_cache_dtype: str, memory_utilization: float, prefix_caching: bool
 ) -> dict[str, str]:
-    """Return what the engine says of its KV memory, under the names that vLLM gives it."""
+    """Return the configuration of the KV memory, under the names that vLLM gives it."""
     return {
         "block_size": str(config.block_size),
         "cache_dtype": kv_cache_dtype,

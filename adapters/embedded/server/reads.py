@@ -10,7 +10,7 @@ from harness.adapters.embedded.server.real_time import RealTimeEngine
 
 
 class Reads:
-    """Tells an engine what its connections read, and remembers when."""
+    """Notifies an engine of what its connections read, and remembers when."""
 
     def __init__(self, engine: RealTimeEngine) -> None:
         self._engine = engine

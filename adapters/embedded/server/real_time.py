@@ -1,19 +1,19 @@
-"""The step loop in real time: what a step brings is told when the monotonic clock reaches its end.
+"""The step loop in real time: a step's tokens are sent when the monotonic clock reaches its end.
 
     start           decided                            end = start of the next step
-      │ still open to … │ work it out, make answers ready │ send │
+      │ still open to … │ compute it, prepare the events  │ send │
       └─────────────────┴─────────────────────────────────┴──────┴────── …
 
 Steps follow each other without a gap, however late this process wakes up, so that being late never
-adds up. Since nothing really runs, what a step does is decided a while after it has begun, so that
-sockets and parsing cost the engine no time, as on virtual time:
+adds up. Since nothing really runs, the work of a step is decided a while after it has begun, so
+that sockets and parsing cost the engine no time, as on virtual time:
 
 * a request counts from when its bytes were read; the decision waits while it is being parsed;
-* who was just answered and asks again on the same connection within `turnaround_ns` joins the step
-  that began with the answer's end; so does whoever comes within that time after the request that
-  found the engine idle. Their first tokens come as much later as they did.
+* a request that arrives within `turnaround_ns` after the end of the one before on its connection
+  joins the step that began with that end; so does one that arrives within that time after the one
+  that found the engine idle. Its first token is sent as much later as it arrived.
 
-Everybody else waits for the step in progress.
+Every other request waits for the step in progress.
 """
 
 from __future__ import annotations
@@ -38,54 +38,54 @@ _FINE_NS = 150_000
 
 
 class Listener(Protocol):
-    """Who waits for the tokens of one sequence. None of the calls may wait."""
+    """The receiver of one sequence's tokens. None of the calls may wait."""
 
-    def prepare(self, sequence: Sequence, told_tokens: int) -> Callable[[], None]:
-        """Return what tells, at the step's end, of the tokens from number `told_tokens` on."""
+    def prepare(self, sequence: Sequence, sent_tokens: int) -> Callable[[], None]:
+        """Return the call that sends, at the step's end, the tokens after `sent_tokens`."""
         ...
 
     def drop(self) -> None:
-        """Say that no more will come: the engine stops."""
+        """End without further tokens: the engine stops."""
         ...
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Ticket:
-    """A request in the engine's hands, and who waits for it."""
+    """A request in the engine, and its receiver."""
 
     prompt_ids: NDArray[np.int32]
-    output_tokens: int  # asked for
+    output_tokens: int  # requested
     listener: Listener
     arrived_ns: int  # on the monotonic clock
-    connection: Hashable  # what it came on; the next request on it may follow the answer
-    delay_ns: int = 0  # how much later than the step began that takes it in
-    sequence: Sequence | None = None  # None until a step could take it in
-    told_tokens: int = 0  # those of the step in progress included
+    connection: Hashable  # that it arrived on; the next request on it may follow
+    delay_ns: int = 0  # by how much it arrived after the start of its first step
+    sequence: Sequence | None = None  # None until a step includes it
+    sent_tokens: int = 0  # those of the step in progress included
 
     @property
     def due_ns(self) -> int:
-        """When it counts as having come."""
+        """The time that counts as its arrival."""
         return self.arrived_ns - self.delay_ns
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What one step brings one request."""
+class _StepOutput:
+    """The tokens that one step gives one request."""
 
     ticket: Ticket
     sequence: Sequence
     tokens: int
-    is_first: bool  # no token came before
-    tell: Callable[[], None]
+    is_first: bool  # no token was sent before
+    send: Callable[[], None]
 
     def urgency(self) -> int:
-        """Return the place in the order of telling; the lowest first."""
+        """Return the place in the order of sending; the lowest first."""
         return 0 if self.sequence.finished_ns is not None else 1 if self.is_first else 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Undecided:
-    """A step that has begun, and whom it still takes in."""
+    """A step that has begun, and the requests that may still join it."""
 
     start_ns: int
     late_until_ns: int  # for the connections in `welcome`
@@ -98,10 +98,10 @@ class _Undecided:
 
 
 class RealTimeEngine:
-    """A core whose steps take the time they say. Lives in one asyncio loop.
+    """A core whose steps take their time. Lives in one asyncio loop.
 
     A step is decided at most `turnaround_ns`, where a request is being parsed `patience_ns`, after
-    its start has been reached. `now_ns` tells the time that the loop's timers go by; `fine_ns` is
+    its start has been reached. `now_ns` is the clock of the loop's timers; `fine_ns` is
     how much earlier than needed a timer is set, to look at the clock for the rest.
     """
 
@@ -121,15 +121,15 @@ class RealTimeEngine:
         self._patience_ns = patience_ns
         self._fine_ns = fine_ns
         self._now_ns = now_ns
-        self._arrived: list[Ticket] = []  # those that no step could take in yet
+        self._arrived: list[Ticket] = []  # that no step includes yet
         self._open: dict[Sequence, Ticket] = {}
         self._end_ns = 0  # when the step in progress, or the last one, ends
         self._before: ServerCounters | None = None  # counters before the step in progress
         self._expected: dict[Hashable, int] = {}  # connection → when its request was read
-        self._turning: set[Hashable] = set()  # connections whose answer ended with the last step
+        self._turning: set[Hashable] = set()  # connections whose request ended with the last step
         self._next: _Undecided | None = None
-        self._held: dict[Ticket, Callable[[], None]] = {}  # first tokens that are told later
-        self._wanted: asyncio.Future[None] | None = None
+        self._delayed: dict[Ticket, Callable[[], None]] = {}  # first tokens that are sent later
+        self._woken: asyncio.Future[None] | None = None
 
     @property
     def busy(self) -> bool:
@@ -138,12 +138,12 @@ class RealTimeEngine:
 
     @property
     def running(self) -> int:
-        """Sequences that hold KV blocks."""
+        """Sequences that have KV blocks."""
         return self.core.scheduler.running
 
     @property
     def waiting(self) -> int:
-        """Requests that hold none yet, or none any more."""
+        """Requests that have none yet, or none any more."""
         return len(self._arrived) + len(self.core.scheduler.waiting)
 
     def counters(self) -> ServerCounters:
@@ -161,7 +161,7 @@ class RealTimeEngine:
             self._wake()
 
     def submit(self, ticket: Ticket) -> None:
-        """Take a request in with the first step that may hold it.
+        """Include a request in the first step that it may join.
 
         Raises `EngineError` once the engine has stopped.
         """
@@ -176,12 +176,12 @@ class RealTimeEngine:
         self._wake()
 
     def cancel(self, ticket: Ticket) -> None:
-        """Forget a request whose client is gone; nothing happens when it has been answered."""
+        """Forget a request whose client is gone; nothing happens when it has ended."""
         if ticket in self._arrived:
             self._arrived.remove(ticket)
         elif ticket.sequence is not None and ticket.sequence in self._open:
             del self._open[ticket.sequence]
-            self._held.pop(ticket, None)
+            self._delayed.pop(ticket, None)
             self.core.cancel(ticket.sequence)
         else:
             return
@@ -194,7 +194,7 @@ class RealTimeEngine:
         self.core.reset()
 
     async def run(self) -> None:
-        """Step until cancelled; who still waits then is told that no more will come."""
+        """Step until cancelled; then end the requests that are still open."""
         try:
             while True:
                 await self._step(await self._next_start_ns())
@@ -204,7 +204,7 @@ class RealTimeEngine:
                 ticket.listener.drop()
 
     async def _next_start_ns(self) -> int:
-        """Return when the next step starts, once it is decided who takes part."""
+        """Return when the next step starts, once its requests are decided."""
         end_ns, turning = self._end_ns, self._turning
         if self.core.has_work or any(one.due_ns <= end_ns for one in self._arrived):
             late_until_ns = self._now_ns() + self._turnaround_ns if turning else end_ns
@@ -220,9 +220,9 @@ class RealTimeEngine:
         return begun.start_ns
 
     async def _let_join(self, begun: _Undecided) -> None:
-        """Return when nobody is left whom the step could still take in."""
+        """Return when no request can join the step any more."""
         self._next = begun
-        for one in self._arrived:  # came before it was known when the step starts
+        for one in self._arrived:  # arrived before the start of the step was known
             if begun.admits(one.connection, one.arrived_ns):
                 one.delay_ns = max(one.arrived_ns - begun.start_ns, 0)
         patient_until_ns = self._now_ns() + self._patience_ns
@@ -236,7 +236,7 @@ class RealTimeEngine:
         self._next = None
 
     def _may_come(self, begun: _Undecided) -> bool:
-        """Whether anybody that is welcome has not come yet."""
+        """Whether a request that may join can still arrive."""
         return begun.welcome is None or bool(self._turning)
 
     async def _step(self, start_ns: int) -> None:
@@ -251,15 +251,15 @@ class RealTimeEngine:
         due = self._prepare(finished)
         await self._sleep_until(self._end_ns)
         self._before = None
-        for told in due:
-            self._tell(told)
-        brought = (self.core.counters().output_tokens or 0) - (before.output_tokens or 0)
+        for output in due:
+            self._deliver(output)
+        generated = (self.core.counters().output_tokens or 0) - (before.output_tokens or 0)
         computed = self.core.computed_prompt_tokens - computed_before
-        self.stats.step_tokens.observe(computed + brought)
+        self.stats.step_tokens.observe(computed + generated)
         self.stats.late_s.observe((self._now_ns() - self._end_ns) / _NS_PER_S)
 
     def _hand_over(self, start_ns: int) -> None:
-        """Queue in the core those who came before the step starts."""
+        """Queue in the core the requests that arrived before the step starts."""
         arrived, self._arrived = self._arrived, []
         for ticket in arrived:
             if ticket.due_ns > start_ns:
@@ -269,31 +269,31 @@ class RealTimeEngine:
             ticket.sequence = sequence
             self._open[sequence] = ticket
 
-    def _prepare(self, finished: list[Sequence]) -> list[_Told]:
-        """Return what the step in progress brings, ready to be told.
+    def _prepare(self, finished: list[Sequence]) -> list[_StepOutput]:
+        """Return the output of the step in progress, ready to be sent.
 
-        First come those who may act on it: whose answer ends, then whose first token comes.
+        First comes what a client may act on: the ends of requests, then first tokens.
         """
         due = []
         for sequence in [*finished, *self._open]:
             ticket = self._open[sequence]
-            tokens = sequence.generated_tokens - ticket.told_tokens
+            tokens = sequence.generated_tokens - ticket.sent_tokens
             if tokens:
-                tell = ticket.listener.prepare(sequence, ticket.told_tokens)
-                due.append(_Told(ticket, sequence, tokens, ticket.told_tokens == 0, tell))
-                ticket.told_tokens = sequence.generated_tokens
-        due.sort(key=_Told.urgency)
+                send = ticket.listener.prepare(sequence, ticket.sent_tokens)
+                due.append(_StepOutput(ticket, sequence, tokens, ticket.sent_tokens == 0, send))
+                ticket.sent_tokens = sequence.generated_tokens
+        due.sort(key=_StepOutput.urgency)
         return due
 
-    def _tell(self, told: _Told) -> None:
-        """Let a client have what the step that ends now brought."""
-        ticket, sequence, stats = told.ticket, told.sequence, self.stats
+    def _deliver(self, output: _StepOutput) -> None:
+        """Send a client the output of the step that ends now."""
+        ticket, sequence, stats = output.ticket, output.sequence, self.stats
         if sequence not in self._open:  # cancelled while the step ran
             return
         took_s = (self._end_ns - ticket.due_ns) / _NS_PER_S
-        if told.is_first:
+        if output.is_first:
             stats.first_token_s.observe(took_s)
-        for place in range(told.tokens - 1):
+        for place in range(output.tokens - 1):
             stats.accepted_at[place] = stats.accepted_at.get(place, 0) + 1
         if sequence.finished_ns is not None:
             del self._open[sequence]
@@ -303,21 +303,21 @@ class RealTimeEngine:
             started_ns = sequence.started_ns or ticket.due_ns
             stats.queued_s.observe(max(0, started_ns - ticket.due_ns) / _NS_PER_S)
         self._release(ticket)
-        if told.is_first and ticket.delay_ns and sequence.finished_ns is None:
-            self._hold(ticket, told.tell)
+        if output.is_first and ticket.delay_ns and sequence.finished_ns is None:
+            self._delay(ticket, output.send)
         else:
-            told.tell()
+            output.send()
 
-    def _hold(self, ticket: Ticket, tell: Callable[[], None]) -> None:
-        """Tell as much later as `ticket` came, before anything else is told of it."""
-        self._held[ticket] = tell
+    def _delay(self, ticket: Ticket, send: Callable[[], None]) -> None:
+        """Send as much later as `ticket` arrived, before anything else is sent for it."""
+        self._delayed[ticket] = send
         at_s = (self._end_ns + min(ticket.delay_ns, self._turnaround_ns)) / _NS_PER_S
         asyncio.get_running_loop().call_at(at_s, self._release, ticket)
 
     def _release(self, ticket: Ticket) -> None:
-        tell = self._held.pop(ticket, None)
-        if tell is not None:
-            tell()
+        send = self._delayed.pop(ticket, None)
+        if send is not None:
+            send()
 
     async def _sleep_until(self, when_ns: int) -> None:
         """Return at `when_ns`, not before; other tasks get their turn even when that has passed."""
@@ -329,15 +329,15 @@ class RealTimeEngine:
     async def _wait(self, until_ns: int | None) -> None:
         """Return when `_wake` is called, at the latest at `until_ns`."""
         loop = asyncio.get_running_loop()
-        self._wanted = wanted = loop.create_future()
+        self._woken = woken = loop.create_future()
         timer = None if until_ns is None else loop.call_at(until_ns / _NS_PER_S, self._wake)
         try:
-            await wanted
+            await woken
         finally:
-            self._wanted = None
+            self._woken = None
             if timer is not None:
                 timer.cancel()
 
     def _wake(self) -> None:
-        if self._wanted is not None and not self._wanted.done():
-            self._wanted.set_result(None)
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)

@@ -1,4 +1,4 @@
-"""A request that is refused, as the API says it."""
+"""A refused request, as the API writes it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def _whole(value: Any) -> bool:
     return type(value) is int
 
 
-# What is taken, since it changes nothing here: name → test of a value, and what it must be.
+# Fields that change nothing here: name → test of a value, and what it must be.
 _TYPES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "stream": (_flag, "true or false"),
     "ignore_eos": (_flag, "true or false"),
@@ -38,7 +38,7 @@ _TYPES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "presence_penalty": (_number(-2, 2), "a number from -2 to 2"),
     "frequency_penalty": (_number(-2, 2), "a number from -2 to 2"),
 }
-# What would have to change the answer, and does not: name → why.
+# Fields that would have to change the output, and do not: name → why.
 _NOT_DONE = {
     "stop": _ENDS,
     "stop_token_ids": _ENDS,
@@ -60,9 +60,9 @@ _NOT_DONE = {
     "guided_grammar": _NO_LANGUAGE,
     "cache_salt": "its prefix cache is one for all",
 }
-# Values that ask for nothing, beside absent, null, false, and what is empty.
+# Values that request nothing, beside absent, null, false, and what is empty.
 _NOTHING: Mapping[str, Any] = {"best_of": 1, "response_format": {"type": "text"}}
-_ZERO_COUNTS = ("logprobs", "prompt_logprobs")  # 0 of these asks for those of the token itself
+_ZERO_COUNTS = ("logprobs", "prompt_logprobs")  # 0 of these requests those of the token itself
 
 
 def check_fields(fields: Mapping[str, Any]) -> None:
@@ -72,12 +72,12 @@ def check_fields(fields: Mapping[str, Any]) -> None:
         if value is not None and not is_good(value):
             raise RequestError(f"{name} must be {wanted}, got {shown(value)}", param=name)
     for name, why in _NOT_DONE.items():
-        if _asks(name, fields.get(name)):
+        if _requests(name, fields.get(name)):
             message = f"the embedded engine cannot honour `{name}`: {why}"
             raise RequestError(message, param=name)
 
 
-def _asks(name: str, value: Any) -> bool:
+def _requests(name: str, value: Any) -> bool:
     if value == _NOTHING.get(name) and not isinstance(value, bool):
         return False
     return bool(value) or (value == 0 and value is not False and name in _ZERO_COUNTS)

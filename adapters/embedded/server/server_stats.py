@@ -1,11 +1,11 @@
-"""What a server counts that the core does not: latencies in fixed buckets, how requests ended."""
+"""Counts of a server beside the core's: latencies in fixed buckets, how requests ended."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import accumulate
 
-# The buckets of vLLM, so that both can stand in one diagram.
+# The buckets of vLLM, so that one diagram can show both.
 _STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _FIRST_TOKEN_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
@@ -51,7 +51,7 @@ class ServerStats:
         self.first_token_s = Histogram(_FIRST_TOKEN_S)
         self.answer_s = Histogram(_ANSWER_S)
         self.queued_s = Histogram(_ANSWER_S)  # from arrival until the first step of a request
-        self.late_s = Histogram(_LATE_S)  # from a step's end until all of it was told
+        self.late_s = Histogram(_LATE_S)  # from a step's end until all of it was sent
         self.finished = 0
         self.aborted = 0
         self.accepted_at: dict[int, int] = {}  # place in the draft → accepted tokens

@@ -1,4 +1,4 @@
-"""Text and token ids for the HTTP side: a word is a token, and an answer's words are its ids.
+"""Text and token ids for the HTTP side: a word is a token, and an output's words are its ids.
 
 No tokenizer of the served model is here; counts of a text's tokens are counts of its words.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 FIRST_WORD_ID = 1_000  # lower ids mark the roles of a chat
-_ROLE_IDS = 900  # ids below this one are left alone, as special tokens lie there
+_ROLE_IDS = 900  # ids below this one are not used, as special tokens are there
 _OWN_WORD = re.compile(r"t(\d{1,9})")  # what `text_of` writes
 
 
@@ -23,8 +23,8 @@ def text_of(ids: Iterable[int]) -> str:
 def ids_of(text: str, vocabulary: int) -> list[int]:
     """Return one id below `vocabulary` for each word of `text`, the same for the same word.
 
-    A word that `text_of` wrote gets its id back, so that an answer that comes again as a part of
-    the next prompt finds its own KV blocks.
+    A word that `text_of` wrote gets its id back, so that an output that is part of the next prompt
+    finds its own KV blocks.
     """
     return [_word_id(word, vocabulary) for word in text.split()]
 

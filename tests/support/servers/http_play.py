@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.adapters.base import EngineSettings
 from harness.adapters.embedded.adapter import EmbeddedEndpoint
-from harness.adapters.embedded.server.fine_loop import fine_loop
+from harness.adapters.embedded.server.server import fine_loop
 from harness.client.base import Request, failed_record
 from harness.client.virtual import VirtualClient
 from harness.load.loadgen import play, requests_of

@@ -49,8 +49,8 @@ class Notes:
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
-    def prepare(self, sequence: Sequence, told_tokens: int) -> Callable[[], None]:
-        ids = sequence.output_ids[told_tokens : sequence.generated_tokens].tolist()
+    def prepare(self, sequence: Sequence, sent_tokens: int) -> Callable[[], None]:
+        ids = sequence.output_ids[sent_tokens : sequence.generated_tokens].tolist()
         complete = sequence.finished_ns is not None
 
         def tell() -> None:

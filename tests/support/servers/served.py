@@ -10,8 +10,7 @@ from typing import Any
 import aiohttp
 
 from harness.adapters.base import BASELINE, EngineSettings, ToggleValue
-from harness.adapters.embedded.server.fine_loop import fine_loop
-from harness.adapters.embedded.server.server import RunningServer, running_server
+from harness.adapters.embedded.server.server import RunningServer, fine_loop, running_server
 
 MODEL = "llama-3-8b"
 CERTAIN = ToggleValue("ngram", (("tokens", 3), ("acceptance", 1.0)))

@@ -42,9 +42,9 @@ from trtllm_strict import (
 )
 
 from harness.adapters.embedded.engine.sequence import Sequence
-from harness.adapters.embedded.server.http_api import Api, _Stream, _Whole
-from harness.adapters.embedded.server.openai_answers import DONE, Answer, event
-from harness.adapters.embedded.server.openai_requests import Ask, ServedModel, parse
+from harness.adapters.embedded.server.http_api import Api, _EventStream, _WholeBody
+from harness.adapters.embedded.server.openai_requests import CompletionRequest, ServedModel, parse
+from harness.adapters.embedded.server.openai_responses import DONE, CompletionBody, event
 from harness.adapters.embedded.server.prometheus import MetricsPage
 from harness.adapters.embedded.server.real_time import RealTimeEngine
 from harness.adapters.embedded.server.request_error import RequestError
@@ -84,11 +84,11 @@ def log(line: str) -> None:
     say(f"[11/30/2026-01:02:03] [TRT-LLM] [I] {line}")
 
 
-class TrtAnswer(Answer):
+class TrtAnswer(CompletionBody):
     """Answers whose last event calls itself a chat's, as TensorRT-LLM's does."""
 
     def _ending(self, sequence: Sequence) -> bytes:
-        if not self._ask.include_usage:
+        if not self._request.include_usage:
             return DONE
         last = {**self._head, "object": "chat.completion.chunk", "choices": []}
         return event({**last, "usage": self._usage(sequence)}) + DONE
@@ -97,10 +97,10 @@ class TrtAnswer(Answer):
 class IdsAnswer(TrtAnswer):
     """What `detokenize: false` gives: ids where a text would stand."""
 
-    def events(self, sequence: Sequence, told_tokens: int) -> bytes:
-        ids = sequence.output_ids[told_tokens : sequence.generated_tokens].tolist()
+    def events(self, sequence: Sequence, sent_tokens: int) -> bytes:
+        ids = sequence.output_ids[sent_tokens : sequence.generated_tokens].tolist()
         choice = f'"text":"","token_ids":{ids}'.encode()
-        return re.sub(rb'"text":"[^"]*"', choice, super().events(sequence, told_tokens), count=1)
+        return re.sub(rb'"text":"[^"]*"', choice, super().events(sequence, sent_tokens), count=1)
 
 
 class TrtApi(Api):
@@ -214,22 +214,22 @@ class TrtApi(Api):
         answer = kind(ask, self._model.name, self._version)
         if ask.stream:
             return await self._streamed(request, ask, answer, arrived_ns)
-        whole = _Whole()
+        whole = _WholeBody()
         await self._play(self._ticket(request, ask, whole, arrived_ns), whole.ended)
         sequence = whole.ended.result()
         if sequence is None:
             raise RequestError("the engine has stopped", status=503)
         self._note(ask, sequence)
-        return web.Response(body=answer.body(sequence), content_type="application/json")
+        return web.Response(body=answer.whole(sequence), content_type="application/json")
 
     async def _streamed(
-        self, request: web.Request, ask: Ask, answer: Answer, arrived_ns: int
+        self, request: web.Request, ask: CompletionRequest, answer: CompletionBody, arrived_ns: int
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         await response.write(b"")
         assert request.transport is not None
-        stream = _Stream(answer, request.transport, chunked=True)
+        stream = _EventStream(answer, request.transport, chunked=True)
         await self._play(self._ticket(request, ask, stream, arrived_ns), stream.ended)
         sequence = stream.ended.result()
         if sequence is not None:
@@ -246,7 +246,7 @@ class TrtApi(Api):
         for name in (options or {}).keys() - {"include_usage", "continuous_usage_stats"}:
             raise RequestError(f"stream_options.{name}: Extra inputs are not permitted")
 
-    def _note(self, ask: Ask, sequence: Sequence) -> None:
+    def _note(self, ask: CompletionRequest, sequence: Sequence) -> None:
         """Note a finished request where TensorRT-LLM does, after its last event."""
         size, cached = self._core.config.block_size, sequence.cached_tokens or 0
         tokens = len(ask.prompt_ids)

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from harness.adapters.embedded.engine.core import EngineCore
 from harness.adapters.embedded.engine.sequence import Sequence
 from harness.adapters.embedded.engine.speculative import SpeculativeConfig
-from harness.adapters.embedded.server.openai_answers import DONE, Answer
-from harness.adapters.embedded.server.openai_requests import Ask, ServedModel, parse
+from harness.adapters.embedded.server.openai_requests import CompletionRequest, ServedModel, parse
+from harness.adapters.embedded.server.openai_responses import DONE, CompletionBody
 from harness.adapters.embedded.server.request_error import RequestError
 from harness.adapters.embedded.server.words import FIRST_WORD_ID, chat_ids, ids_of, text_of
 
 MODEL = ServedModel(name="m", max_model_len=100, vocabulary=5000)
 
 
-def asked(chat: bool = False, **fields: Any) -> Ask:
+def asked(chat: bool = False, **fields: Any) -> CompletionRequest:
     given = {"messages": [{"role": "user", "content": "hi"}]} if chat else {"prompt": [5, 6, 7]}
     return parse(json.dumps({"model": "m"} | given | fields).encode(), MODEL, chat=chat)
 
@@ -296,11 +296,11 @@ def test_another_model_is_not_found() -> None:
 
 
 def played(
-    ask: Ask, speculation: SpeculativeConfig | None = None
-) -> tuple[list[bytes], Sequence, Answer]:
+    ask: CompletionRequest, speculation: SpeculativeConfig | None = None
+) -> tuple[list[bytes], Sequence, CompletionBody]:
     """Return what is sent for `ask` after each step, its sequence, and the answer."""
     core = EngineCore(config(speculation=speculation), LinearTimer())
-    answer = Answer(ask, 'na"me', "mark")
+    answer = CompletionBody(ask, 'na"me', "mark")
     sequence = core.submit(ask.prompt_ids, ask.output_tokens, 0)
     sent, told, now_ns = [], 0, 0
     while core.has_work:
@@ -410,7 +410,8 @@ def test_whole_answers() -> None:
     _, sequence, answer = played(ask)
     _, chat_sequence, chat_answer = played(chat)
 
-    body, chat_body = json.loads(answer.body(sequence)), json.loads(chat_answer.body(chat_sequence))
+    body = json.loads(answer.whole(sequence))
+    chat_body = json.loads(chat_answer.whole(chat_sequence))
 
     assert body["object"] == "text_completion"
     assert body["choices"] == [

@@ -26,8 +26,8 @@ from real_time_play import (
 
 from harness.adapters.base import EngineError
 from harness.adapters.embedded.engine.core import EngineCore
-from harness.adapters.embedded.server.fine_loop import fine_loop
 from harness.adapters.embedded.server.real_time import RealTimeEngine
+from harness.adapters.embedded.server.server import fine_loop
 from harness.load.schedule import ClosedLoop, OpenLoop
 from harness.timing.clock import VirtualLoop, run_virtual, virtual_loop
 from harness.workloads.prompts.token_ids import token_ids

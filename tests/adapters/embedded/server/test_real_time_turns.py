@@ -21,8 +21,8 @@ from real_time_play import (
 )
 
 from harness.adapters.embedded.engine.core import EngineCore
-from harness.adapters.embedded.server.fine_loop import fine_loop
 from harness.adapters.embedded.server.real_time import RealTimeEngine
+from harness.adapters.embedded.server.server import fine_loop
 from harness.load.schedule import ClosedLoop
 from harness.timing.clock import VirtualLoop
 

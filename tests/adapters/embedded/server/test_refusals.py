@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from served import MODEL, Served, with_server
 
-from harness.adapters.embedded.server.packed_bodies import unpacked
+from harness.adapters.embedded.server.openai_requests import unpacked
 from harness.adapters.embedded.server.request_error import RequestError
 
 COMPLETIONS = "/v1/completions"

@@ -14,8 +14,7 @@ from served import MODEL, Served, events, served_settings, with_server
 
 from harness.adapters.base import EngineError
 from harness.adapters.embedded.adapter import VERSION
-from harness.adapters.embedded.server.fine_loop import fine_loop
-from harness.adapters.embedded.server.server import running_server
+from harness.adapters.embedded.server.server import fine_loop, running_server
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 USAGE = {"include_usage": True, "continuous_usage_stats": True}

@@ -1,4 +1,4 @@
-"""Answers in the form of the OpenAI API as vLLM writes it: events of a stream, and whole bodies."""
+"""Responses of the OpenAI API as vLLM writes them: events of a stream, and whole bodies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import uuid
 from typing import Any
 
 from harness.adapters.embedded.engine import Sequence
-from harness.adapters.embedded.server.openai_requests import Ask
+from harness.adapters.embedded.server.openai_requests import CompletionRequest
 from harness.adapters.embedded.server.words import text_of
 
 DONE = b"data: [DONE]\n\n"
@@ -23,18 +23,18 @@ def _json(data: Any) -> bytes:
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-class Answer:
-    """Writes the answer to one request, whole or event by event.
+class CompletionBody:
+    """Writes the response to one request, whole or event by event.
 
-    `fingerprint` names the engine in the last event, and says that it is simulated.
+    `fingerprint` names the engine in the last event, and that it is simulated.
     """
 
-    def __init__(self, ask: Ask, model: str, fingerprint: str) -> None:
-        self._ask = ask
+    def __init__(self, request: CompletionRequest, model: str, fingerprint: str) -> None:
+        self._request = request
         self._fingerprint = fingerprint
-        self._prompt_tokens = len(ask.prompt_ids)
-        kind = ("chatcmpl", "chat.completion") if ask.chat else ("cmpl", "text_completion")
-        chunk = ".chunk" if ask.chat and ask.stream else ""
+        self._prompt_tokens = len(request.prompt_ids)
+        kind = ("chatcmpl", "chat.completion") if request.chat else ("cmpl", "text_completion")
+        chunk = ".chunk" if request.chat and request.stream else ""
         self._head = {
             "id": f"{kind[0]}-{uuid.uuid4().hex[:16]}",
             "object": kind[1] + chunk,
@@ -42,46 +42,46 @@ class Answer:
             "model": model,
         }
         # What all events of one stream have in common is written once; a token's text needs no
-        # escapes, so that an event is put together as a string.
+        # escapes, so an event is put together as a string.
         self._opening = "data: " + _json(self._head).decode()[:-1] + ',"choices":[{"index":0,'
 
     def opening_event(self) -> bytes:
         """Return what comes before the first token: a chat's event with a role alone."""
-        if not self._ask.chat:
+        if not self._request.chat:
             return b""
         role = '"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
         return f"{self._opening}{role}{self._running_usage(0)}}}\n\n".encode()
 
-    def events(self, sequence: Sequence, told_tokens: int) -> bytes:
-        """Return the event with the tokens from `told_tokens` on, and what follows the last one."""
+    def events(self, sequence: Sequence, sent_tokens: int) -> bytes:
+        """Return the event with the tokens after `sent_tokens`, and what follows the last one."""
         so_far = sequence.generated_tokens
-        ids = sequence.output_ids[told_tokens:so_far].tolist()
+        ids = sequence.output_ids[sent_tokens:so_far].tolist()
         text = text_of(ids)
         ended = sequence.finished_ns is not None
         reason = '"length","stop_reason":null' if ended else "null"
-        if self._ask.chat:
+        if self._request.chat:
             choice = f'"delta":{{"content":"{text}"}},"logprobs":null,"finish_reason":{reason}'
         else:
             choice = f'"text":"{text}","logprobs":null,"finish_reason":{reason}'
-        if self._ask.token_ids:
-            choice += self._told_ids(ids, first=not told_tokens)
+        if self._request.token_ids:
+            choice += self._id_fields(ids, first=not sent_tokens)
         mark = f',"system_fingerprint":"{self._fingerprint}"'
-        last = mark if ended and not self._ask.include_usage else ""
+        last = mark if ended and not self._request.include_usage else ""
         token = f"{self._opening}{choice}}}]{self._running_usage(so_far)}{last}}}\n\n".encode()
         return token + self._ending(sequence) if ended else token
 
-    def body(self, sequence: Sequence) -> bytes:
-        """Return the whole answer at once."""
+    def whole(self, sequence: Sequence) -> bytes:
+        """Return the whole response."""
         ids = sequence.output_ids.tolist()
         text = text_of(ids)
         choice: dict[str, Any] = {"index": 0}
-        if self._ask.chat:
+        if self._request.chat:
             choice["message"] = {"role": "assistant", "content": text}
         else:
             choice["text"] = text
         choice |= {"logprobs": None, "finish_reason": "length", "stop_reason": None}
-        if self._ask.token_ids:
-            choice |= {"token_ids": ids, "prompt_token_ids": self._ask.prompt_ids.tolist()}
+        if self._request.token_ids:
+            choice |= {"token_ids": ids, "prompt_token_ids": self._request.prompt_ids.tolist()}
         return _json(
             {
                 **self._head,
@@ -91,13 +91,13 @@ class Answer:
             }
         )
 
-    def _told_ids(self, ids: list[int], *, first: bool) -> str:
+    def _id_fields(self, ids: list[int], *, first: bool) -> str:
         """Return the part of a choice with the event's ids, in the first one the prompt's too."""
-        prompt = f',"prompt_token_ids":{self._ask.prompt_ids.tolist()}' if first else ""
+        prompt = f',"prompt_token_ids":{self._request.prompt_ids.tolist()}' if first else ""
         return f',"token_ids":{ids}{prompt}'
 
     def _ending(self, sequence: Sequence) -> bytes:
-        if not self._ask.include_usage:
+        if not self._request.include_usage:
             return DONE
         usage = {
             **self._head,
@@ -108,7 +108,7 @@ class Answer:
         return event(usage) + DONE
 
     def _running_usage(self, tokens: int) -> str:
-        if not self._ask.continuous_usage:
+        if not self._request.continuous_usage:
             return ""
         prompt = self._prompt_tokens
         return (
