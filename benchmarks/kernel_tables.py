@@ -1,4 +1,4 @@
-"""Times of a model's layers put together from tables of single kernels, and published figures.
+"""Times of a model's layers put together from tables of single kernels, and published values.
 
 The folder holds any of
 
@@ -7,7 +7,7 @@ The folder holds any of
     ops/generation_attention_a100.csv decode attention of a layer
     ops/context_attention_a100.csv    prefill attention of a layer
     ops/all_reduce_a100_sxm.csv       all-reduces by bytes
-    published.csv                     end-to-end figures
+    published.csv                     end-to-end values
 
 A point that no table holds, or that lies outside of one, is left out, never made up.
 """
@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.adapters.embedded.published import Figure
+from harness.adapters.embedded.published import PublishedValue
 from harness.adapters.embedded.step_time.model_shape import ModelShape
 from harness.adapters.embedded.step_time.models import find_model
 
@@ -109,8 +109,8 @@ class KernelTables:
                 between_ms = sum(float(row[piece]) for piece in (*_BETWEEN, "add_ms"))
                 self._between[layer].add(tokens, between_ms)
 
-    def figures(self) -> Iterator[Figure]:
-        """Return every figure that the tables tell."""
+    def values(self) -> Iterator[PublishedValue]:
+        """Return every value in the tables."""
         for name, gpus in _LAYERS:
             for source in ("vidur", "aiconfigurator"):
                 for sequences in SEQUENCES:
@@ -120,7 +120,7 @@ class KernelTables:
                     yield from self._layers(name, gpus, source, (0, tokens))
         yield from self.published()
 
-    def published(self) -> Iterator[Figure]:
+    def published(self) -> Iterator[PublishedValue]:
         """Return first tokens, batches and closed loops of known models and GPUs."""
         for row in self._published:
             gpu, name = _GPUS.get(row["hardware"].split(" ")[0]), _MODELS.get(row["model"])
@@ -131,7 +131,7 @@ class KernelTables:
             if kind == "between_tokens" and row["metric"] != "TPOT":
                 continue
             engine, gpus = _software(row["engine"], row.get("version", "")), int(row["gpus"])
-            yield Figure(
+            yield PublishedValue(
                 kind="first_token" if row["out_len"] == "1" else kind,
                 gpu=gpu,
                 gpus=gpus,
@@ -148,7 +148,9 @@ class KernelTables:
                 else "auto",
             )
 
-    def _layers(self, name: str, gpus: int, source: str, work: tuple[int, int]) -> Iterator[Figure]:
+    def _layers(
+        self, name: str, gpus: int, source: str, work: tuple[int, int]
+    ) -> Iterator[PublishedValue]:
         """Return the time of all layers of a step, once every piece of it is in a table."""
         model, (sequences, length) = find_model(_MODELS[name]), work
         tokens = sequences or length
@@ -160,7 +162,7 @@ class KernelTables:
         )
         known = [piece for piece in pieces if piece is not None]
         if len(known) == len(pieces):
-            yield Figure(
+            yield PublishedValue(
                 kind="decode" if sequences else "prefill",
                 gpu="a100-80gb",
                 gpus=gpus,

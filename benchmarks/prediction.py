@@ -2,10 +2,10 @@
 
     python benchmarks/prediction.py FOLDER [--all] [--write FILE]
 
-FOLDER holds tables of kernels on A100 and published figures, as `kernel_tables.py` lists them.
-Prints each figure, what the engine says, what was measured, and the error; then, for each kind and
+FOLDER holds tables of kernels on A100 and published values, as `kernel_tables.py` lists them.
+Prints each value: predicted, measured, and the error; then, for each kind and
 source, how many there are, the median error, the worst, and how many are within the aim. `--all`
-prints every row, otherwise the ten worst of each kind. `--write` stores the figures as a table.
+prints every row, otherwise the ten worst of each kind. `--write` stores the values as a table.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from pathlib import Path
 from kernel_tables import KernelTables
 
 from harness.adapters.base import EngineError
-from harness.adapters.embedded.published import UNITS, Figure, predicted
+from harness.adapters.embedded.published import UNITS, PublishedValue, predicted
 
 AIM_PERCENT = {"decode": 8, "prefill": 10, "first_token": 10, "batch": 15, "between_tokens": 8}
 _WORST = 10
 
 
 class Compared:
-    """A figure beside its prediction."""
+    """A published value beside its prediction."""
 
-    def __init__(self, figure: Figure) -> None:
-        self.figure = figure
-        self.ours = predicted(figure)
-        self.error_percent = 100 * (self.ours / figure.value - 1)
+    def __init__(self, published: PublishedValue) -> None:
+        self.published = published
+        self.ours = predicted(published)
+        self.error_percent = 100 * (self.ours / published.value - 1)
 
     def line(self) -> str:
         """The row of the table."""
-        name, unit = self.figure.name, UNITS[self.figure.kind]
+        name, unit = self.published.name, UNITS[self.published.kind]
         return (
-            f"{name[:62]:62} {self.ours:9.1f} {self.figure.value:9.1f} {unit:8} "
+            f"{name[:62]:62} {self.ours:9.1f} {self.published.value:9.1f} {unit:8} "
             f"{self.error_percent:+6.1f} %"
         )
 
 
-def compared(figures: list[Figure]) -> list[Compared]:
-    """Return every figure that the engine has an answer to, beside it."""
+def compared(values: list[PublishedValue]) -> list[Compared]:
+    """Return every value that the engine can predict, beside its prediction."""
     rows = []
-    for figure in figures:
+    for published in values:
         try:
-            rows.append(Compared(figure))
+            rows.append(Compared(published))
         except EngineError as error:
-            print(f"left out: {figure.name}: {error}"[:100])
+            print(f"left out: {published.name}: {error}"[:100])
     return rows
 
 
@@ -58,8 +58,8 @@ def summary(rows: list[Compared]) -> list[str]:
     """Return a line for each kind, source and number of GPUs."""
     groups: dict[tuple[str, str, str], list[Compared]] = defaultdict(list)
     for row in rows:
-        place = f"{row.figure.model} x{row.figure.gpus}"
-        groups[row.figure.kind, row.figure.source, place].append(row)
+        place = f"{row.published.model} x{row.published.gpus}"
+        groups[row.published.kind, row.published.source, place].append(row)
     lines = [f"{'':62} {'rows':>5} {'median':>8} {'worst':>8} {'in aim':>8}"]
     for (kind, source, place), group in groups.items():
         errors = [abs(row.error_percent) for row in group]
@@ -71,12 +71,12 @@ def summary(rows: list[Compared]) -> list[str]:
     return lines
 
 
-def write(figures: list[Figure], path: Path) -> None:
-    """Store the figures, one a line."""
+def write(values: list[PublishedValue], path: Path) -> None:
+    """Store the values, one a line."""
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(asdict(figures[0])), lineterminator="\n")
+        writer = csv.DictWriter(file, list(asdict(values[0])), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(asdict(figure) for figure in figures)
+        writer.writerows(asdict(published) for published in values)
 
 
 def main() -> None:
@@ -88,15 +88,15 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", dest="every")
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
-    figures = list(KernelTables(arguments.folder).figures())
-    if not figures:
+    values = list(KernelTables(arguments.folder).values())
+    if not values:
         parser.error(f"{arguments.folder} holds none of the tables")
     if arguments.write:
-        write(figures, arguments.write)
-    rows = compared(figures)
+        write(values, arguments.write)
+    rows = compared(values)
     print(f"{'figure':62} {'ours':>9} {'theirs':>9} {'':8} {'error':>8}")
     for kind in UNITS:
-        shown = [row for row in rows if row.figure.kind == kind]
+        shown = [row for row in rows if row.published.kind == kind]
         if not arguments.every:
             shown = sorted(shown, key=lambda row: -abs(row.error_percent))[:_WORST]
         for row in shown:

@@ -2,7 +2,7 @@
 
     python benchmarks/simulator.py [--repeats 5]
 
-Prints two figures, each the median over the repeats: simulated output tokens a second of real time
+Prints two rates, each the median over the repeats: simulated output tokens a second of real time
 with 100 sequences running, and simulated decode steps a second with one. Both include making the
 prompts' ids, the load generator, the event loop, the engine, and writing the records to disk.
 """
@@ -40,7 +40,7 @@ blocks: 1
 
 @dataclass(frozen=True)
 class Case:
-    """One figure to measure."""
+    """One rate to measure."""
 
     name: str
     concurrency: int
@@ -80,7 +80,7 @@ class Stopwatch:
 
 
 def measure(case: Case, folder: Path) -> float:
-    """Return the case's figure of one sweep, in units a second of real time."""
+    """Return the rate of `case` in one sweep, in units a second of real time."""
     folder.mkdir()
     path = folder / "sweep.yaml"
     path.write_text(SWEEP.format(**case.__dict__), encoding="utf-8")
@@ -100,7 +100,7 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=5)
     repeats = parser.parse_args().repeats
-    print(f"{'figure':32} {'median':>12} {'lowest':>12} {'highest':>12} {'goal':>10}")
+    print(f"{'rate':32} {'median':>12} {'lowest':>12} {'highest':>12} {'goal':>10}")
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder:
             rates = [measure(case, Path(folder) / str(number)) for number in range(repeats)]

@@ -1,25 +1,43 @@
-"""The embedded engine: real scheduling, step times from a calibrated model."""
+"""The embedded engine: real scheduling, step times from a calibrated model.
+
+The rest of harness imports the engine and its step times from here, the server from `server`.
+"""
 
 from harness.adapters.embedded.adapter import EmbeddedAdapter, EmbeddedEndpoint
-from harness.adapters.embedded.capacity import Capacity, Step, capacity, decode_floor
+from harness.adapters.embedded.capacity import Capacity, DecodeStep, capacity, decode_floor
+from harness.adapters.embedded.engine import EngineCore, Sequence
 from harness.adapters.embedded.prediction import (
-    Told,
+    ReportedValues,
     as_scheduled,
     predicted_endpoint,
     prediction_basis,
     roof_sides_s,
 )
+from harness.adapters.embedded.step_time import (
+    SCHEDULED_TOGGLES,
+    StepCosts,
+    StepProfile,
+    profile_text,
+    read_profile,
+)
 
 __all__ = [
+    "SCHEDULED_TOGGLES",
     "Capacity",
+    "DecodeStep",
     "EmbeddedAdapter",
     "EmbeddedEndpoint",
-    "Step",
-    "Told",
+    "EngineCore",
+    "ReportedValues",
+    "Sequence",
+    "StepCosts",
+    "StepProfile",
     "as_scheduled",
     "capacity",
     "decode_floor",
     "predicted_endpoint",
     "prediction_basis",
+    "profile_text",
+    "read_profile",
     "roof_sides_s",
 ]

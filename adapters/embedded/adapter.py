@@ -1,4 +1,4 @@
-"""The embedded engine's door: settings in, a core on virtual time out. Always simulated."""
+"""The embedded engine's adapter: settings in, a core on virtual time out. Always simulated."""
 
 from __future__ import annotations
 
@@ -15,19 +15,15 @@ from harness.adapters.base import (
     UnsupportedToggleError,
 )
 from harness.adapters.embedded.engine import (
-    ASSUMED_ACCEPTANCE,
-    DEFAULT_DRAFT_TOKENS,
     EngineConfig,
     EngineCore,
     SpeculativeConfig,
     StepTimer,
-    tree_tokens,
 )
 from harness.adapters.embedded.step_time import (
     ASSUMPTIONS,
     Deployment,
     FittedStepTime,
-    KvRoom,
     MemoryLimits,
     StepProfile,
     StepTime,
@@ -35,7 +31,7 @@ from harness.adapters.embedded.step_time import (
     check_context,
     find_gpu,
     find_model,
-    kv_room,
+    kv_capacity,
     profile_from,
 )
 
@@ -55,7 +51,7 @@ class EmbeddedEndpoint:
         """Make the core of `settings` on the hardware that they name; or take one."""
         self.core = core or EngineCore(engine_config(settings), step_time(settings))
         profile = step_profile(settings)
-        # What a request takes on its way into the engine; the roofline knows of none.
+        # What a request takes on its way into the engine; the roofline has none.
         self.request_ns = round(profile.costs.request_s * 1e9) if profile else 0
         self._settings = settings
 
@@ -100,7 +96,7 @@ class EmbeddedAdapter:
         return VERSION
 
     def implied(self, settings: EngineSettings) -> Mapping[str, ToggleValue]:
-        """Return what the values drag along: without paged blocks no prefix can be shared."""
+        """Return the values that these imply: without paged blocks no prefix can be shared."""
         return {toggle: ToggleValue("off") for toggle in self.reasons(settings)}
 
     def reasons(self, settings: EngineSettings) -> Mapping[str, str]:
@@ -149,7 +145,7 @@ def gpus(settings: EngineSettings) -> int:
 
 
 def deployment(settings: EngineSettings) -> Deployment:
-    """Return what the step times rest on. Raises `EngineError`."""
+    """Return the model, GPUs and switches of the step times. Raises `EngineError`."""
     if settings.dtype not in ("bfloat16", "float16", "auto"):
         error = EngineError(
             f"dtype {settings.dtype} is not one that the embedded engine computes in"
@@ -187,7 +183,7 @@ def step_time(settings: EngineSettings) -> StepTimer:
 
 
 def step_profile(settings: EngineSettings) -> StepProfile | None:
-    """Return the fitted step times that `settings` hold; None: there are none.
+    """Return the fitted step times of `settings`; None: there are none.
 
     Raises `EngineError` where they are of another model or hardware, `UnsupportedToggleError` for a
     toggle whose value is in them.
@@ -195,25 +191,20 @@ def step_profile(settings: EngineSettings) -> StepProfile | None:
     if settings.step_profile is None:
         return None
     profile = profile_from(settings.step_profile)
-    asked = (settings.model, settings.gpu, settings.gpu_count)
-    if asked != (profile.model, profile.gpu, profile.gpu_count):
+    wanted = (settings.model, settings.gpu, settings.gpu_count)
+    if wanted != (profile.model, profile.gpu, profile.gpu_count):
         error = EngineError(
             f"the profile is of {profile.model} on {profile.gpu_count} × {profile.gpu}, not of "
             f"{settings.model} on {settings.gpu_count} × {settings.gpu}"
         )
         error.add_note("`harness fit` makes one of runs of that model on that hardware")
         raise error
-    for name in profile.unlike({name: value.label for name, value in settings.toggles.items()}):
+    for name in profile.differing({name: value.label for name, value in settings.toggles.items()}):
         raise UnsupportedToggleError(
             f"{name}: {settings.toggles[name].label} is not in the profile, which was fitted to "
             f"runs with {profile.fixed[name]}"
         )
     return profile
-
-
-def room(settings: EngineSettings) -> KvRoom:
-    """Return the room for KV. Raises `EngineError` when the model does not fit."""
-    return kv_room(deployment(settings), memory_limits(settings))
 
 
 def memory_limits(settings: EngineSettings) -> MemoryLimits:
@@ -234,7 +225,8 @@ def engine_config(settings: EngineSettings) -> EngineConfig:
             settings, profile.kv_tokens // profile.block_tokens, profile.block_tokens
         )
     check_context(find_model(settings.model), settings.max_model_len)
-    return scheduler_config(settings, room(settings).blocks, _block_size(settings))
+    blocks = kv_capacity(deployment(settings), memory_limits(settings)).blocks
+    return scheduler_config(settings, blocks, _block_size(settings))
 
 
 def scheduler_config(settings: EngineSettings, blocks: int, block_tokens: int) -> EngineConfig:
@@ -259,24 +251,17 @@ def _speculation(value: ToggleValue) -> SpeculativeConfig | None:
     if value.kind == "off":
         return None
     options = dict(value.options)
-    acceptance = float(options.get("acceptance", ASSUMED_ACCEPTANCE[value.kind]))
-    if (tree := value.tree) is not None:
-        return SpeculativeConfig(
-            method=value.kind,
-            draft_tokens=tree_tokens(*tree),
-            acceptance=acceptance,
-            branches=tree[0],
-            depth=tree[1],
-        )
-    return SpeculativeConfig(
-        method=value.kind,
-        draft_tokens=int(options.get("tokens", DEFAULT_DRAFT_TOKENS)),
-        acceptance=acceptance,
+    tokens, acceptance = options.get("tokens"), options.get("acceptance")
+    return SpeculativeConfig.of(
+        value.kind,
+        tokens=None if tokens is None else int(tokens),
+        tree=value.tree,
+        acceptance=None if acceptance is None else float(acceptance),
     )
 
 
 def _effective(config: EngineConfig, settings: EngineSettings) -> dict[str, str]:
-    """Return toggle → value; what the core has no part in comes from the step times' settings."""
+    """Return toggle → value; what the core does not know is read from the step times' settings."""
     if settings.step_profile is not None:
         labels = {name: value.label for name, value in settings.toggles.items()}
         return {**labels, "block_size": str(config.block_size)}
@@ -322,7 +307,7 @@ def _assumptions(config: EngineConfig, settings: EngineSettings) -> Iterator[str
 
 
 def _accuracy(settings: EngineSettings) -> Iterator[str]:
-    """Yield how far the step times are known to be off."""
+    """Yield the known errors of the step times."""
     if profile := step_profile(settings):
         yield from profile.error_sentences
     else:

@@ -1,7 +1,6 @@
-"""What some GPUs can hold and how fast they may be at best, before anything is started.
+"""How many sequences fit on some GPUs and how fast these are at best, before anything is started.
 
-The door of `harness capacity`: memory, step times and their roof, all from the functions that the
-engine itself runs on, put side by side.
+Behind `harness capacity`: memory, step times and their roof, from the engine's own functions.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from harness.adapters.embedded.adapter import deployment, memory_limits
 from harness.adapters.embedded.engine import EngineConfig
 from harness.adapters.embedded.step_time import (
     Deployment,
-    KvRoom,
+    KvCapacity,
     MemoryLimits,
     StepTime,
     all_gpus,
     kv_bytes_per_token,
-    kv_room,
-    unjudged_room,
+    kv_capacity,
+    unchecked_kv_capacity,
     usable_bytes,
     weight_bytes,
 )
@@ -50,7 +49,7 @@ class Memory:
     weights_bytes: int
     weights_bytes_per_gpu: int
     reserve_bytes_per_gpu: int  # runtime, activations of the largest step
-    reserved_step_tokens: int  # what that step holds
+    reserved_step_tokens: int  # of that step
     reserved_sequences: int
     kv_room_bytes: int  # negative: so much is missing before any KV
     kv_room_bytes_per_gpu: int
@@ -72,7 +71,7 @@ class TokenBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Users:
-    """How many sequences fit at once when each holds so many tokens."""
+    """How many sequences fit at once when each has `context_tokens` tokens."""
 
     context_tokens: int
     kv_cache_dtype: str
@@ -83,7 +82,7 @@ class Users:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What answers that end before their reserved context leave unused, paged or contiguous."""
+    """The memory left unused by outputs that end before the reserved context, by layout."""
 
     used_tokens: int
     contiguous_users: int
@@ -93,8 +92,8 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One step at the roof, side by side with the predicted one."""
+class DecodeStep:
+    """One decode step at the roof, beside its predicted time."""
 
     sequences: int
     context_tokens: int  # that each sequence reads; 0: the weights alone
@@ -122,14 +121,14 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """All of it. Times are of the engine's step-time model: simulated, never measured."""
+    """What `harness capacity` prints. All times are of the step-time model, none is measured."""
 
     model: str
     parameters: int
     longest_context_tokens: int  # that the model was made for
     gpu: str
     gpu_count: int
-    tensor_parallel: int  # GPUs that share one copy; all figures are of one copy
+    tensor_parallel: int  # GPUs that share one copy; all values are of one copy
     copies: int
     quantization: str
     kv_cache_dtype: str
@@ -140,7 +139,7 @@ class Capacity:
     users: tuple[Users, ...]
     layouts: tuple[Layout, ...]
     crossover_flops_per_byte: float  # peak arithmetic over peak bandwidth
-    decode: tuple[Step, ...]
+    decode: tuple[DecodeStep, ...]
     prefill: Prefill
     assumptions: tuple[str, ...]
 
@@ -160,7 +159,7 @@ def decode_floor(settings: EngineSettings) -> DecodeFloor | None:
     """
     try:
         timer = StepTime(deployment(settings))
-    except EngineError:  # a model, a GPU or a setting that the step times know nothing of
+    except EngineError:  # a model, a GPU or a setting without step times
         return None
     step_s, _ = timer.roof_sides_s(1, 1, 0, ())
     longer_s, _ = timer.roof_sides_s(1, 1, _FLOOR_CONTEXT_TOKENS, ())
@@ -169,14 +168,14 @@ def decode_floor(settings: EngineSettings) -> DecodeFloor | None:
 
 
 def capacity(settings: EngineSettings) -> Capacity:
-    """Return what `settings` can hold at contexts of `max_model_len`, and its floors.
+    """Return how much fits at contexts of `max_model_len`, and the floors of step times.
 
-    A model that does not fit is told, not refused. Raises `EngineError` for an unknown model or
+    A model that does not fit is reported, not refused. Raises `EngineError` for an unknown model or
     GPU, and for GPUs that cannot share the model.
     """
     built, limits = deployment(settings), memory_limits(settings)
     context = limits.max_model_len
-    room, timer = unjudged_room(built, limits), StepTime(built)
+    kv, timer = unchecked_kv_capacity(built, limits), StepTime(built)
     if settings.gpu_count % built.tensor_parallel:
         error = EngineError(
             f"{settings.gpu_count} GPUs make no whole copies of {built.tensor_parallel} GPUs each"
@@ -196,12 +195,12 @@ def capacity(settings: EngineSettings) -> Capacity:
         kv_cache_dtype=built.kv_cache_dtype,
         context_tokens=context,
         fit=_fit(built, limits),
-        memory=_memory(built, limits, room),
+        memory=_memory(built, limits, kv),
         token=_token(built),
         users=tuple(_users(built, limits)),
-        layouts=tuple(_layouts(room, context)),
+        layouts=tuple(_layouts(kv, context)),
         crossover_flops_per_byte=peaks[0] / peaks[1],
-        decode=tuple(_decode(timer, peaks, room, context)),
+        decode=tuple(_decode(timer, peaks, kv, context)),
         prefill=_prefill(timer, context, settings.max_batched_tokens),
         assumptions=timer.assumptions(),
     )
@@ -209,7 +208,7 @@ def capacity(settings: EngineSettings) -> Capacity:
 
 def _fit(built: Deployment, limits: MemoryLimits) -> Fit:
     try:
-        kv_room(built, limits)
+        kv_capacity(built, limits)
     except EngineError as error:
         notes = tuple(getattr(error, "__notes__", ()))
         return Fit(fits=False, why_not=str(error), remedies=(*notes, *_larger_gpus(built, limits)))
@@ -217,32 +216,32 @@ def _fit(built: Deployment, limits: MemoryLimits) -> Fit:
 
 
 def _larger_gpus(built: Deployment, limits: MemoryLimits) -> tuple[str, ...]:
-    """Return which GPUs would do in the same number, the one with the least memory first."""
+    """Return the GPUs of which the same number would suffice, by memory."""
     by_memory = sorted(all_gpus(), key=lambda gpu: gpu.memory_bytes)
     fitting = []
     for gpu in by_memory:
         try:
-            kv_room(replace(built, gpu=gpu), limits)
+            kv_capacity(replace(built, gpu=gpu), limits)
         except EngineError:  # too small as well, or without arithmetic that the weights need
             continue
         fitting.append(f"{built.tensor_parallel} x {gpu.name}")
     return (f"GPUs of which as many would do: {', '.join(fitting)}",) if fitting else ()
 
 
-def _memory(built: Deployment, limits: MemoryLimits, room: KvRoom) -> Memory:
+def _memory(built: Deployment, limits: MemoryLimits, kv: KvCapacity) -> Memory:
     memory_bytes = built.gpu.memory_bytes
     return Memory(
         memory_bytes_per_gpu=memory_bytes,
         usable_bytes_per_gpu=round(usable_bytes(built, limits)),
         weights_bytes=weight_bytes(built.model, built.quantization),
-        weights_bytes_per_gpu=room.weights_bytes,
-        reserve_bytes_per_gpu=room.reserve_bytes,
+        weights_bytes_per_gpu=kv.weights_bytes,
+        reserve_bytes_per_gpu=kv.reserve_bytes,
         reserved_step_tokens=limits.max_batched_tokens,
         reserved_sequences=limits.max_num_seqs,
-        kv_room_bytes=room.free_bytes * built.tensor_parallel,
-        kv_room_bytes_per_gpu=room.free_bytes,
-        kv_room_tokens=room.tokens,
-        block_tokens=room.block_size,
+        kv_room_bytes=kv.free_bytes * built.tensor_parallel,
+        kv_room_bytes_per_gpu=kv.free_bytes,
+        kv_room_tokens=kv.tokens,
+        block_tokens=kv.block_size,
     )
 
 
@@ -266,52 +265,54 @@ def _users(built: Deployment, limits: MemoryLimits) -> Iterator[Users]:
     The weights and the reserve stay as they are; only the cache is narrower.
     """
     dtypes = tuple(dict.fromkeys((*CACHE_DTYPES, built.kv_cache_dtype)))
-    rooms = {one: unjudged_room(replace(built, kv_cache_dtype=one), limits) for one in dtypes}
+    by_dtype = {
+        one: unchecked_kv_capacity(replace(built, kv_cache_dtype=one), limits) for one in dtypes
+    }
     for context in sorted({*CONTEXTS_TOKENS, limits.max_model_len}):
-        for dtype, room in rooms.items():
+        for dtype, kv in by_dtype.items():
             yield Users(
                 context_tokens=context,
                 kv_cache_dtype=dtype,
                 kv_bytes_per_token=kv_bytes_per_token(built.model, dtype),
-                users=_sequences(room, context, context),
+                users=_sequences(kv, context, context),
                 beyond_the_model=context > built.model.max_position,
             )
 
 
-def _sequences(room: KvRoom, tokens: int, reserved_tokens: int) -> int:
+def _sequences(kv: KvCapacity, tokens: int, reserved_tokens: int) -> int:
     """Return how many sequences have blocks at once for `tokens`, or for all that is reserved."""
-    return room.blocks // _pool(room, reserved_tokens).blocks_for(tokens)
+    return kv.blocks // _pool(kv, reserved_tokens).blocks_for(tokens)
 
 
-def _pool(room: KvRoom, context_tokens: int) -> EngineConfig:
-    """Return the engine's own view of the room, which counts its blocks."""
+def _pool(kv: KvCapacity, context_tokens: int) -> EngineConfig:
+    """Return the engine's configuration for `kv`, which counts its blocks."""
     return EngineConfig(
-        num_blocks=room.blocks, block_size=room.block_size, max_model_len=context_tokens
+        num_blocks=kv.blocks, block_size=kv.block_size, max_model_len=context_tokens
     )
 
 
-def _layouts(room: KvRoom, context: int) -> Iterator[Layout]:
-    pool, size = _pool(room, context), room.block_size
+def _layouts(kv: KvCapacity, context: int) -> Iterator[Layout]:
+    pool, size = _pool(kv, context), kv.block_size
     reserved = pool.blocks_for(context) * size
     for used in dict.fromkeys(max(1, round(context * share)) for share in _USED_SHARES):
         yield Layout(
             used_tokens=used,
-            contiguous_users=_sequences(room, context, context),
-            paged_users=_sequences(room, used, context),
+            contiguous_users=_sequences(kv, context, context),
+            paged_users=_sequences(kv, used, context),
             contiguous_waste_share=1 - used / reserved,
             paged_waste_at_most_share=(size - 1) / (pool.blocks_for(used) * size),
         )
 
 
 def _decode(
-    timer: StepTime, peaks: tuple[float, float], room: KvRoom, context: int
-) -> Iterator[Step]:
+    timer: StepTime, peaks: tuple[float, float], kv: KvCapacity, context: int
+) -> Iterator[DecodeStep]:
     """Yield decode steps of each batch: of the weights alone, then with every context read."""
     for each in (0, context):
         for batch in BATCHES:
             read = batch * each
             sides = timer.roof_sides_s(batch, 1, read, ())
-            yield Step(
+            yield DecodeStep(
                 sequences=batch,
                 context_tokens=each,
                 bytes_floor_s=sides[0],
@@ -320,7 +321,7 @@ def _decode(
                 binding_side="compute" if sides[1] > sides[0] else "memory",
                 floor_s=timer.roof_s(batch, 1, read, ()),
                 predicted_s=timer.step_s(batch, 1, read + batch, (), batch),
-                fits_kv_room=batch <= _sequences(room, max(1, each), max(1, each)),
+                fits_kv_room=batch <= _sequences(kv, max(1, each), max(1, each)),
             )
 
 

@@ -1,6 +1,6 @@
-"""The embedded engine in the place of a real one: as it is scheduled, at predicted step times.
+"""The embedded engine in the place of a real one: scheduled the same, at predicted step times.
 
-The door of predictions: by the roofline where model and GPU are known, by fitted costs elsewhere.
+By the roofline where model and GPU are known, by fitted costs elsewhere.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _HALVINGS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What a real engine told that its prediction takes as given; None: it did not."""
+class ReportedValues:
+    """What a real engine reported and its prediction uses; None: it did not report it."""
 
     kv_tokens: int | None = None
     block_tokens: int | None = None
-    tokens_per_step: float | None = None  # that a verify step brought, the target's own included
+    tokens_per_step: float | None = None  # of a verify step, the target's own included
 
 
 def as_scheduled(settings: EngineSettings) -> EngineSettings:
-    """Return the settings of a real engine as the embedded one can follow them.
+    """Return the settings of a real engine with what the embedded one supports.
 
-    Which kernel computes attention is nothing that it tells apart. A server that somebody else
-    started is taken to have the baseline's switches.
+    It does not distinguish attention kernels. A server that somebody else started is assumed to
+    have the baseline's switches.
     """
     usual = {name: BASELINE.get(name, value) for name, value in settings.toggles.items()}
     toggles = {
@@ -48,20 +48,20 @@ def as_scheduled(settings: EngineSettings) -> EngineSettings:
     return replace(settings, toggles=toggles, dtype=dtype)
 
 
-def predicted_endpoint(settings: EngineSettings, told: Told) -> EmbeddedEndpoint:
+def predicted_endpoint(settings: EngineSettings, reported: ReportedValues) -> EmbeddedEndpoint:
     """Return the engine at the step times of `settings`. Raises `EngineError`: not known, no fit.
 
-    The room for KV is what the real engine told of it, where it did.
+    The KV blocks are those that the real engine reported, if it did.
     """
     config = engine_config(settings)
-    if told.kv_tokens and told.block_tokens:
-        config = _config(settings, told.kv_tokens, told.block_tokens)
-    config = _accepting(config, told.tokens_per_step)
+    if reported.kv_tokens and reported.block_tokens:
+        config = _config(settings, reported.kv_tokens, reported.block_tokens)
+    config = _accepting(config, reported.tokens_per_step)
     return EmbeddedEndpoint(settings, EngineCore(config, step_time(settings)))
 
 
 def prediction_basis(settings: EngineSettings) -> dict[str, Any]:
-    """Return what a prediction rests on, and how far off it is known to be: a share, or None."""
+    """Return the basis of a prediction and its known error: a share, or None."""
     if profile := step_profile(settings):
         return {
             "basis": profile.sentence,
@@ -82,7 +82,7 @@ def roof_sides_s(
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return the roof of a decode step and of a prompt: seconds of (bytes, arithmetic) of each.
 
-    A step of so many sequences that read `context_tokens` between them; a prompt of (new, cached)
+    A step of `sequences` that read `context_tokens` in all; a prompt of (new, cached)
     tokens. Raises `EngineError` where model or GPU is not known.
     """
     timer, queries = StepTime(deployment(settings)), engine_config(settings).queries

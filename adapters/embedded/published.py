@@ -1,4 +1,4 @@
-"""What the embedded engine predicts for a figure that somebody else measured on real GPUs."""
+"""What the embedded engine predicts for a value that somebody else measured on real GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.adapters.embedded.step_time import (
     StepTime,
     find_gpu,
     find_model,
-    kv_room,
+    kv_capacity,
 )
 
 UNITS = {
@@ -30,16 +30,16 @@ _STEP_TOKENS = 8192  # of prompts; engines that serve a batch of fixed lengths d
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One measured figure and the conditions that it was measured under.
+class PublishedValue:
+    """One measured value and its conditions.
 
     kind          value
     `decode`      milliseconds of the layers' kernels; each of `sequences` reads `prompt_tokens`
     `prefill`     milliseconds of the layers' kernels; one prompt of `prompt_tokens`
     `first_token` milliseconds from a request to its first token, alone and without a cache
-    `batch`       output tokens a second of `sequences` equal requests that come at once
-    `between_tokens` milliseconds between tokens, on average, of `sequences` clients that each
-                  send anew when answered; prompts and answers of 0.8 to 1 of their lengths
+    `batch`       output tokens a second of `sequences` equal requests that arrive at once
+    `between_tokens` mean milliseconds between tokens of `sequences` clients in closed loop, with
+                  prompts and outputs of 0.8 to 1 of their lengths
     """
 
     kind: str
@@ -57,87 +57,87 @@ class Figure:
 
     @property
     def name(self) -> str:
-        """The conditions in few words."""
+        """The conditions in a few words."""
         lengths = str(self.prompt_tokens)
         lengths += f"+{self.output_tokens}" if self.output_tokens > 1 else ""
         return f"{self.kind} {self.model} {self.gpus} x {self.gpu}, {self.sequences} x {lengths}"
 
 
-def predicted(figure: Figure) -> float:
-    """Return the engine's own figure, in the unit of `figure`'s kind."""
+def predicted(published: PublishedValue) -> float:
+    """Return the prediction for `published`, in the unit of its kind."""
     deployment = Deployment(
-        model=find_model(figure.model),
-        gpu=find_gpu(figure.gpu),
-        tensor_parallel=figure.gpus,
-        quantization=figure.quantization,
-        kv_cache_dtype=figure.kv_cache_dtype,
-        overlap=figure.engine != "vllm-2024",
-        software=figure.engine,
+        model=find_model(published.model),
+        gpu=find_gpu(published.gpu),
+        tensor_parallel=published.gpus,
+        quantization=published.quantization,
+        kv_cache_dtype=published.kv_cache_dtype,
+        overlap=published.engine != "vllm-2024",
+        software=published.engine,
     )
-    if figure.kind == "batch":
-        return _batch_tokens_per_s(deployment, figure)
-    if figure.kind == "between_tokens":
-        return _between_tokens_ms(deployment, figure)
-    if figure.kind == "first_token":
-        return 1e3 * StepTime(deployment).step_s(0, 1, 0, [(figure.prompt_tokens, 0)], 1)
-    return 1e3 * _kernels_s(deployment, figure)
+    if published.kind == "batch":
+        return _batch_tokens_per_s(deployment, published)
+    if published.kind == "between_tokens":
+        return _between_tokens_ms(deployment, published)
+    if published.kind == "first_token":
+        return 1e3 * StepTime(deployment).step_s(0, 1, 0, [(published.prompt_tokens, 0)], 1)
+    return 1e3 * _kernels_s(deployment, published)
 
 
-def error_percent(figure: Figure) -> float:
+def error_percent(published: PublishedValue) -> float:
     """Return by how many percent the prediction is above (+) or below (-) what was measured."""
-    return 100 * (predicted(figure) / figure.value - 1)
+    return 100 * (predicted(published) / published.value - 1)
 
 
-def _kernels_s(deployment: Deployment, figure: Figure) -> float:
+def _kernels_s(deployment: Deployment, published: PublishedValue) -> float:
     """Return the seconds of all layers' kernels, without LM head, sampling and host."""
     layers = ForwardPass(deployment, deployment.model, tensor_parallel=deployment.tensor_parallel)
-    if figure.kind == "prefill":
-        tokens = figure.prompt_tokens
+    if published.kind == "prefill":
+        tokens = published.prompt_tokens
         return layers.dense_s(tokens) + layers.prefill_attention_s([(tokens, 0)])
-    start_s, slope_s = layers.decode_attention(figure.sequences, 1)
-    read = figure.sequences * figure.prompt_tokens
-    return layers.dense_s(figure.sequences) + start_s + slope_s * read
+    start_s, slope_s = layers.decode_attention(published.sequences, 1)
+    read = published.sequences * published.prompt_tokens
+    return layers.dense_s(published.sequences) + start_s + slope_s * read
 
 
-def _batch_tokens_per_s(deployment: Deployment, figure: Figure) -> float:
-    """Return the tokens a second of equal requests at once; those without KV room wait."""
-    core, now_ns = _core(deployment, figure, chunked=False), 0
-    prompt = np.zeros(figure.prompt_tokens, np.int32)
-    for _ in range(figure.sequences):
-        core.submit(prompt, figure.output_tokens, 0)
+def _batch_tokens_per_s(deployment: Deployment, published: PublishedValue) -> float:
+    """Return the tokens a second of equal requests at once; some may wait for KV blocks."""
+    core, now_ns = _core(deployment, published, chunked=False), 0
+    prompt = np.zeros(published.prompt_tokens, np.int32)
+    for _ in range(published.sequences):
+        core.submit(prompt, published.output_tokens, 0)
     while core.has_work:
         now_ns, _ = core.advance(now_ns)
-    return figure.sequences * figure.output_tokens * 1e9 / now_ns
+    return published.sequences * published.output_tokens * 1e9 / now_ns
 
 
-def _between_tokens_ms(deployment: Deployment, figure: Figure) -> float:
+def _between_tokens_ms(deployment: Deployment, published: PublishedValue) -> float:
     """Return the mean milliseconds between tokens of a closed loop, once it is full."""
-    core, now_ns = _core(deployment, figure, chunked=True), 0
-    shares = 0.8 + 0.2 * np.modf(np.arange(_ROUNDS * figure.sequences) * _GOLDEN)[0]
-    prompts = np.rint(shares[::-1] * figure.prompt_tokens).astype(int)
-    answers = np.rint(shares * figure.output_tokens).astype(int)
+    core, now_ns = _core(deployment, published, chunked=True), 0
+    shares = 0.8 + 0.2 * np.modf(np.arange(_ROUNDS * published.sequences) * _GOLDEN)[0]
+    prompts = np.rint(shares[::-1] * published.prompt_tokens).astype(int)
+    outputs = np.rint(shares * published.output_tokens).astype(int)
     sent, done = 0, list[Sequence]()
     while len(done) < len(shares):
-        while sent < min(len(shares), len(done) + figure.sequences):
-            core.submit(np.zeros(prompts[sent], np.int32), int(answers[sent]), now_ns)
+        while sent < min(len(shares), len(done) + published.sequences):
+            core.submit(np.zeros(prompts[sent], np.int32), int(outputs[sent]), now_ns)
             sent += 1
         now_ns, finished = core.advance(now_ns)
         done += finished
-    steady = done[figure.sequences : -figure.sequences]
+    steady = done[published.sequences : -published.sequences]
     events = [core.token_events(one)[:, 0] for one in steady]
     return float(np.mean([(at[-1] - at[0]) / (len(at) - 1) for at in events])) / 1e6
 
 
-def _core(deployment: Deployment, figure: Figure, *, chunked: bool) -> EngineCore:
-    """Return the engine of a figure of requests; all of them may run where KV has room."""
+def _core(deployment: Deployment, published: PublishedValue, *, chunked: bool) -> EngineCore:
+    """Return the engine for the requests of `published`; as many run at once as KV blocks allow."""
     limits = MemoryLimits(
-        max_model_len=figure.prompt_tokens + figure.output_tokens,
-        max_num_seqs=figure.sequences,
+        max_model_len=published.prompt_tokens + published.output_tokens,
+        max_num_seqs=published.sequences,
         max_batched_tokens=_STEP_TOKENS,
     )
-    blocks = -(-limits.max_model_len // limits.block_size) * figure.sequences
-    if figure.engine != "trtllm-2023":  # a session of one batch, which was chosen to fit
-        blocks = kv_room(deployment, limits).blocks
+    blocks = -(-limits.max_model_len // limits.block_size) * published.sequences
+    if published.engine != "trtllm-2023":  # a session of one batch, which was chosen to fit
+        blocks = kv_capacity(deployment, limits).blocks
     config = EngineConfig(
         num_blocks=blocks,
         max_model_len=limits.max_model_len,
@@ -145,6 +145,7 @@ def _core(deployment: Deployment, figure: Figure, *, chunked: bool) -> EngineCor
         max_batched_tokens=limits.max_batched_tokens,
         chunked_prefill=chunked,
         prefix_caching=False,
-        paged_kv=figure.engine != "trtllm-2024",  # it began no request without room for all of it
+        paged_kv=published.engine
+        != "trtllm-2024",  # it began no request that did not fit as a whole
     )
     return EngineCore(config, StepTime(deployment))

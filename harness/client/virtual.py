@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from harness.adapters.embedded.engine import EngineCore, Sequence
+from harness.adapters.embedded import EngineCore, Sequence
 from harness.client.base import Request
 from harness.client.http import continued, with_answers
 from harness.results.store import RequestRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from harness.adapters.embedded import Capacity, Step
+from harness.adapters.embedded import Capacity, DecodeStep
 from harness.results import count, significant
 
 _WIDTH = 100
@@ -147,7 +147,7 @@ def _decode(found: Capacity) -> Iterator[str]:
         yield "an FP8 operation counts as half of one: its peak is twice as high"
 
 
-def _step(one: Step) -> list[str]:
+def _step(one: DecodeStep) -> list[str]:
     return [
         f"{one.sequences:,} × {one.context_tokens:,}",
         significant(one.bytes_floor_s * 1e3),

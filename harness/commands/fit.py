@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from harness.adapters import EngineError
-from harness.adapters.embedded.step_time import StepProfile, profile_text
+from harness.adapters.embedded import StepProfile, profile_text
 from harness.commands.plan import all_adapters, planned_sweep
 from harness.experiment import RequestSets, predict
 from harness.output import PlainConsole, printing

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.adapters import EngineError, EngineSettings
 from harness.adapters.embedded import (
-    Told,
+    ReportedValues,
     as_scheduled,
     predicted_endpoint,
     prediction_basis,
@@ -33,12 +33,12 @@ def predict(run: PlannedRun, request_sets: RequestSets, measured: Outcome) -> Pr
     """Return the run as the embedded engine would have done it, on virtual time.
 
     By the profile that the sweep names for the engine, else by the roofline of its GPUs. What the
-    server told of its cache and its drafts is taken from `measured`; beside it stands the roof.
+    server reported of its cache and its drafts is taken from `measured`; the roof is beside it.
     """
     settings = as_scheduled(run.arm.settings)
-    told = _told(measured.facts.get("facts") or {}, measured.facts.get("counters") or {})
+    reported = _reported(measured.facts.get("facts") or {}, measured.facts.get("counters") or {})
     try:
-        endpoint = predicted_endpoint(settings, told)
+        endpoint = predicted_endpoint(settings, reported)
         as_planned = replace(run, arm=replace(run.arm, settings=settings))
         outcome = Measurement(as_planned, request_sets, endpoint).take(lambda _: None)
         basis = prediction_basis(settings)
@@ -52,10 +52,10 @@ def predict(run: PlannedRun, request_sets: RequestSets, measured: Outcome) -> Pr
         return Prediction(records=None, facts={"absent": reason})
 
 
-def _told(facts: Mapping[str, Any], counters: Mapping[str, Any]) -> Told:
-    """Return what a real engine told of its cache and of its drafts, as a manifest holds it."""
+def _reported(facts: Mapping[str, Any], counters: Mapping[str, Any]) -> ReportedValues:
+    """Return what a real engine reported of its cache and its drafts, from its manifest."""
     steps, accepted = counters.get("verify_steps"), counters.get("accepted_tokens")
-    return Told(
+    return ReportedValues(
         kv_tokens=facts.get("kv_tokens"),
         block_tokens=facts.get("block_size"),
         tokens_per_step=1 + accepted / steps if steps and accepted is not None else None,

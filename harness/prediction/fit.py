@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from harness.adapters import EngineError
-from harness.adapters.embedded.step_time import SCHEDULED, StepCosts, StepProfile
+from harness.adapters.embedded import SCHEDULED_TOGGLES, StepCosts, StepProfile
 from harness.experiment import Outcome, Prediction
 from harness.plan import PlannedRun, labels
 from harness.prediction.observations import COSTS, Equations, Steps, equations, together
@@ -74,7 +74,7 @@ def fixed_toggles(runs: Sequence[Seen]) -> dict[str, str]:
     return {
         name: label
         for name, label in labels(base.planned.arm.settings.toggles).items()
-        if name not in SCHEDULED
+        if name not in SCHEDULED_TOGGLES
     }
 
 

@@ -18,8 +18,8 @@ from summaries import make_summary
 from harness.adapters import ENGINES
 from harness.adapters.embedded.engine.config import EngineConfig
 from harness.adapters.embedded.engine.speculative import SpeculativeConfig
-from harness.adapters.embedded.prediction import Told, _accepting
-from harness.adapters.embedded.step_time.profile_file import profile_text
+from harness.adapters.embedded.prediction import ReportedValues, _accepting
+from harness.adapters.embedded.step_time.fitted import profile_text
 from harness.experiment.sweep import Sweep
 from harness.plan.make import make_plan
 from harness.reporting import rebuild
@@ -200,7 +200,7 @@ def test_the_acceptance_gives_back_the_tokens_that_were_measured(tokens: float) 
 
     assert found is not None
     assert found.mean_tokens_per_step == pytest.approx(tokens, rel=1e-6)
-    assert _accepting(config, Told().tokens_per_step) is config
+    assert _accepting(config, ReportedValues().tokens_per_step) is config
 
 
 def test_an_effect_outside_of_its_band_is_pointed_at_on_the_page(tmp_path: Path) -> None:

@@ -3,20 +3,12 @@
 from harness.adapters.embedded.engine.config import EngineConfig
 from harness.adapters.embedded.engine.core import EngineCore, StepTimer
 from harness.adapters.embedded.engine.sequence import Sequence
-from harness.adapters.embedded.engine.speculative import (
-    ASSUMED_ACCEPTANCE,
-    DEFAULT_DRAFT_TOKENS,
-    SpeculativeConfig,
-    tree_tokens,
-)
+from harness.adapters.embedded.engine.speculative import SpeculativeConfig
 
 __all__ = [
-    "ASSUMED_ACCEPTANCE",
-    "DEFAULT_DRAFT_TOKENS",
     "EngineConfig",
     "EngineCore",
     "Sequence",
     "SpeculativeConfig",
     "StepTimer",
-    "tree_tokens",
 ]

@@ -37,6 +37,25 @@ class SpeculativeConfig:
     branches: int = 1
     depth: int | None = None  # None: as deep as there are tokens, a chain
 
+    @classmethod
+    def of(
+        cls,
+        method: str,
+        *,
+        tokens: int | None = None,
+        tree: tuple[int, int] | None = None,
+        acceptance: float | None = None,
+    ) -> SpeculativeConfig:
+        """Return drafts of `tokens`, or of a `tree` of (branches, depth); None: the default."""
+        branches, depth = tree or (1, None)
+        return cls(
+            method=method,
+            draft_tokens=tree_tokens(*tree) if tree else tokens or DEFAULT_DRAFT_TOKENS,
+            acceptance=ASSUMED_ACCEPTANCE[method] if acceptance is None else acceptance,
+            branches=branches,
+            depth=depth,
+        )
+
     @property
     def longest(self) -> int:
         """Draft tokens that one step can accept at most."""

@@ -4,34 +4,35 @@ from harness.adapters.embedded.step_time.accuracy import accuracy_of, known_step
 from harness.adapters.embedded.step_time.calibration import ASSUMPTIONS
 from harness.adapters.embedded.step_time.deployment import Deployment, check_context
 from harness.adapters.embedded.step_time.fitted import (
-    SCHEDULED,
+    SCHEDULED_TOGGLES,
     FittedStepTime,
     StepCosts,
     StepProfile,
     profile_from,
+    profile_text,
+    read_profile,
 )
 from harness.adapters.embedded.step_time.forward import ForwardPass
 from harness.adapters.embedded.step_time.hardware import all_gpus, find_gpu
 from harness.adapters.embedded.step_time.memory import (
-    KvRoom,
+    KvCapacity,
     MemoryLimits,
     kv_bytes_per_token,
-    kv_room,
-    unjudged_room,
+    kv_capacity,
+    unchecked_kv_capacity,
     usable_bytes,
     weight_bytes,
 )
 from harness.adapters.embedded.step_time.models import find_model
-from harness.adapters.embedded.step_time.profile_file import profile_text, read_profile
 from harness.adapters.embedded.step_time.roofline import StepTime
 
 __all__ = [
     "ASSUMPTIONS",
-    "SCHEDULED",
+    "SCHEDULED_TOGGLES",
     "Deployment",
     "FittedStepTime",
     "ForwardPass",
-    "KvRoom",
+    "KvCapacity",
     "MemoryLimits",
     "StepCosts",
     "StepProfile",
@@ -43,11 +44,11 @@ __all__ = [
     "find_model",
     "known_step_errors",
     "kv_bytes_per_token",
-    "kv_room",
+    "kv_capacity",
     "profile_from",
     "profile_text",
     "read_profile",
-    "unjudged_room",
+    "unchecked_kv_capacity",
     "usable_bytes",
     "weight_bytes",
 ]

@@ -1,7 +1,7 @@
-"""How far the step times are from what others measured: the figures that reports print.
+"""How far the step times are from what others measured: the errors that reports print.
 
-A test works each of them out anew from `tests/support/sweeps/measured`, where the sources are
-named, and fails when one stated here no longer holds.
+A test computes each of them anew from `tests/support/sweeps/measured`, where the sources are named,
+and fails when one stated here is no longer true.
 """
 
 from __future__ import annotations
@@ -12,99 +12,99 @@ from harness.adapters.embedded.step_time.hardware import Gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """One kind of figure, predicted and measured: how many there are, and the errors' size."""
+class StepTimeAccuracy:
+    """One kind of value, predicted and measured: how many there are, and the size of the errors."""
 
     what: str
     source: str
-    figures: int
+    values: int
     median_percent: float  # of the errors without their signs
     worst_percent: float
 
     @property
     def sentence(self) -> str:
-        """The comparison in words."""
+        """The errors in words."""
         return (
             f"{self.what}: median error {self.median_percent:g} %, worst {self.worst_percent:g} % "
-            f"over {self.figures} figures of {self.source}"
+            f"over {self.values} figures of {self.source}"
         )
 
 
-DECODE = Comparison(
+DECODE = StepTimeAccuracy(
     what="kernels of a decode step of Llama-2/3-70B on 2 and 4 and Llama-3-8B on 1 A100-80GB",
     source="vidur and aiconfigurator",
-    figures=33,
+    values=33,
     median_percent=2.9,
     worst_percent=6.2,
 )
-PREFILL = Comparison(
+PREFILL = StepTimeAccuracy(
     what="kernels of a prefill of 512 to 8,192 tokens of the same",
     source="vidur and aiconfigurator",
-    figures=22,
+    values=22,
     median_percent=6.8,
     worst_percent=11.7,
 )
-FIRST_TOKEN = Comparison(
+FIRST_TOKEN = StepTimeAccuracy(
     what="time to the first token of one request, A100",
     source="NVIDIA and MosaicML, engines of 2023",
-    figures=6,
+    values=6,
     median_percent=10.0,
     worst_percent=33.9,
 )
-BATCH = Comparison(
+BATCH = StepTimeAccuracy(
     what="output tokens a second of batches: 7B and 8B on 1 and 2 A100, 70B on 4",
     source="NVIDIA and LLM-Inference-Bench, engines of 2023 and 2024",
-    figures=55,
+    values=55,
     median_percent=3.1,
     worst_percent=25.0,
 )
-SPREAD_BATCH = Comparison(
+SPREAD_BATCH = StepTimeAccuracy(
     what="output tokens a second of batches: 7B and 8B on 4 A100",
     source="LLM-Inference-Bench, engines of 2024",
-    figures=36,
+    values=36,
     median_percent=11.4,
     worst_percent=24.6,
 )
-BETWEEN_TOKENS = Comparison(
+BETWEEN_TOKENS = StepTimeAccuracy(
     what="time between tokens of Llama-3.1-70B in FP8 on 2, 4 and 8 H100, 4 to 64 clients, prompts "
     "of 1,024 and 8,192 tokens",
     source="aiconfigurator, vLLM of 2025",
-    figures=30,
+    values=30,
     median_percent=3.7,
     worst_percent=10.5,
 )
-H100_BATCH = Comparison(
+H100_BATCH = StepTimeAccuracy(
     what="output tokens a second of batches: 7B and 8B on 1, 2 and 4 H100, 70B on 4",
     source="LLM-Inference-Bench, engines of 2024",
-    figures=126,
+    values=126,
     median_percent=4.8,
     worst_percent=27.8,
 )
-FP8_BATCH = Comparison(
+FP8_BATCH = StepTimeAccuracy(
     what="output tokens a second of batches in FP8: 7B on 1, 70B on 2 and 4 H100",
     source="NVIDIA, TensorRT-LLM of 2023",
-    figures=16,
+    values=16,
     median_percent=10.8,
     worst_percent=24.1,
 )
-FP8_FIRST_TOKEN = Comparison(
+FP8_FIRST_TOKEN = StepTimeAccuracy(
     what="time to the first token of one request in FP8, 7B on 1 and 70B on 4 H100",
     source="NVIDIA, TensorRT-LLM of 2023",
-    figures=4,
+    values=4,
     median_percent=22.3,
     worst_percent=31.0,
 )
-L40S_BATCH = Comparison(
+L40S_BATCH = StepTimeAccuracy(
     what="output tokens a second of batches of 7B in FP8 on 1 L40S",
     source="NVIDIA, TensorRT-LLM of 2023",
-    figures=4,
+    values=4,
     median_percent=2.3,
     worst_percent=5.4,
 )
-L40S_FIRST_TOKEN = Comparison(
+L40S_FIRST_TOKEN = StepTimeAccuracy(
     what="time to the first token of one request of 7B in FP8 on 1 L40S",
     source="NVIDIA, TensorRT-LLM of 2023",
-    figures=2,
+    values=2,
     median_percent=8.8,
     worst_percent=9.9,
 )
@@ -116,16 +116,16 @@ _BY_GPU = {
     "l40s": (L40S_BATCH, L40S_FIRST_TOKEN),
 }
 _STEPS = {"a100-80gb": (DECODE, PREFILL), "h100-80gb": (BETWEEN_TOKENS,)}
-COMPARISONS = tuple(dict.fromkeys(one for known in _BY_GPU.values() for one in known))
+ACCURACIES = tuple(dict.fromkeys(one for known in _BY_GPU.values() for one in known))
 
 
 def accuracy_of(gpu: Gpu) -> tuple[str, ...]:
-    """Return sentences on how exact the step times of `gpu` are, for the report."""
+    """Return sentences on the accuracy of the step times of `gpu`, for the report."""
     if gpu.name not in _BY_GPU:
         return (f"step times of {gpu.name} were compared with no measurement",)
-    return tuple(comparison.sentence for comparison in _BY_GPU[gpu.name])
+    return tuple(accuracy.sentence for accuracy in _BY_GPU[gpu.name])
 
 
-def known_step_errors(gpu: Gpu) -> tuple[Comparison, ...]:
-    """Return how far steps of `gpu` are known to be off in engines of today; empty: not known."""
+def known_step_errors(gpu: Gpu) -> tuple[StepTimeAccuracy, ...]:
+    """Return the known errors of step times of `gpu` in engines of today; empty: not known."""
     return _STEPS.get(gpu.name, ())

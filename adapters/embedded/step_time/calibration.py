@@ -6,7 +6,7 @@ Sources, both public:
 * [vidur] microsoft/vidur, MIT: kernel and CPU medians on A100-80GB, FP16, engines of early 2024.
 
 What no public table gives is a named constant below, and a sentence of `ASSUMPTIONS` that reports
-print beside the figures that rest on it.
+print beside the values that depend on it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ GEMM_FLOPS_SHARE = Curve(
 )
 
 # The shares are of an A100-80GB's peak. Its multiprocessors hold them down more than its memory:
-# they wait for what they have asked for. Another GPU streams what its multiprocessors keep on the
+# they wait for what they have requested. Another GPU streams what its multiprocessors keep on the
 # way, a (as those of an A100, times number × clock), and what its memory gives, m (DRAM_SHARE of
 # its peak), allow between them: (a⁻⁴ + m⁻⁴)^-¼, soft where both are near. HOPPER_IN_FLIGHT is
 # what asynchronous copies add to number × clock, from [vidur]'s layers on H100.

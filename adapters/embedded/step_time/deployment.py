@@ -28,7 +28,7 @@ class Deployment:
     kv_cache_dtype: str = "auto"  # auto is 16 bit
     cuda_graphs: bool = True
     overlap: bool = True
-    software: str = "current"  # or, for figures that were published then, one of SOFTWARE
+    software: str = "current"  # or, for values that were published then, one of SOFTWARE
     speculative: str = "off"  # off | ngram | draft | eagle | eagle3
     draft: ModelShape | None = None  # for `draft`; None: the usual small model of the family
     draft_branches: int = 1  # children of each node of a draft tree; 1 is a chain

@@ -1,21 +1,26 @@
-"""Step times fitted to one engine on one machine, in place of those of the roofline."""
+"""Step times fitted to one engine on one machine, and the file with them."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from harness.adapters.base import EngineError
 
-# Toggles that the schedule follows by itself; the value of every other one is in the step times.
-SCHEDULED = frozenset({"prefix_caching", "chunked_prefill", "batching", "paged_kv", "speculative"})
+_FORMAT = 1
+# Toggles that the scheduler follows; the value of every other one is part of the step times.
+SCHEDULED_TOGGLES = frozenset(
+    {"prefix_caching", "chunked_prefill", "batching", "paged_kv", "speculative"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
-    """What an engine's step takes on one machine, in seconds: the few parameters of a fit."""
+    """The parameters of a fit: the seconds that each part of a step takes on one machine."""
 
     step_s: float  # of every step, whatever is in it
     sequence_s: float  # for each token that a decoding sequence feeds
@@ -27,7 +32,7 @@ class StepCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProfile:
-    """What was fitted, to what, and how far off it was on runs that it had not seen."""
+    """Fitted step costs, the runs that they were fitted to, and the errors on other runs."""
 
     engine: str
     engine_version: str | None
@@ -43,12 +48,12 @@ class StepProfile:
 
     @property
     def error_share(self) -> float | None:
-        """The largest of the errors on unseen runs; None where there was none to hold against."""
+        """The largest of the errors on unseen runs; None where there was no such run."""
         return max(self.errors.values(), default=None)
 
     @property
     def sentence(self) -> str:
-        """What it rests on, in words."""
+        """What the costs were fitted to, in words."""
         hardware = f"{self.gpu_count} × {self.gpu}"
         return (
             f"step times fitted to {self.runs} runs of {self.engine} {self.engine_version} with "
@@ -57,27 +62,27 @@ class StepProfile:
 
     @property
     def error_sentences(self) -> list[str]:
-        """How far off it was on runs that it had not seen, a sentence a metric."""
+        """The errors on runs that the fit did not see, a sentence for each metric."""
         return [
             f"{metric}: median error {share:.1%} on runs that the fit did not see"
             for metric, share in self.errors.items()
         ]
 
-    def unlike(self, toggles: Mapping[str, str]) -> list[str]:
+    def differing(self, toggles: Mapping[str, str]) -> list[str]:
         """Return which of `toggles` differ from those of the fit and change step times."""
         return [name for name, value in self.fixed.items() if toggles.get(name, value) != value]
 
     def facts(self) -> dict[str, Any]:
-        """Return it in plain JSON values."""
+        """Return the profile in plain JSON values."""
         return asdict(self)
 
 
-def profile_from(told: Mapping[str, Any]) -> StepProfile:
-    """Return the profile in a JSON object. Raises `ValueError` that says what is missing or odd."""
-    missing = [one.name for one in fields(StepProfile) if one.name not in told]
+def profile_from(values: Mapping[str, Any]) -> StepProfile:
+    """Return the profile in a JSON object. Raises `ValueError` with what is missing or odd."""
+    missing = [one.name for one in fields(StepProfile) if one.name not in values]
     if missing:
         raise ValueError(f"{', '.join(missing)}: missing")
-    known = {one.name: told[one.name] for one in fields(StepProfile)}
+    known = {one.name: values[one.name] for one in fields(StepProfile)}
     for name in ("kv_tokens", "block_tokens", "gpu_count", "runs"):
         if not isinstance(known[name], int) or known[name] < 1:
             raise ValueError(f"{name}: expected a whole number of at least 1, got {known[name]!r}")
@@ -87,10 +92,10 @@ def profile_from(told: Mapping[str, Any]) -> StepProfile:
     return StepProfile(**{**known, "costs": _costs(known["costs"])})
 
 
-def _costs(told: Any) -> StepCosts:
+def _costs(values: Any) -> StepCosts:
     names = [one.name for one in fields(StepCosts)]
     costs = {
-        name: _seconds(name, told.get(name) if isinstance(told, Mapping) else None)
+        name: _seconds(name, values.get(name) if isinstance(values, Mapping) else None)
         for name in names
     }
     if not costs["step_s"] and not costs["sequence_s"]:
@@ -103,6 +108,22 @@ def _seconds(name: str, value: object) -> float:
     if number and math.isfinite(seconds := float(str(value))) and seconds >= 0:
         return seconds
     raise ValueError(f"costs.{name}: expected seconds of at least 0, got {value!r}")
+
+
+def profile_text(profile: StepProfile) -> str:
+    """Return the text of a file with `profile`."""
+    return json.dumps({"format": _FORMAT, **profile.facts()}, indent=1) + "\n"
+
+
+def read_profile(path: Path) -> StepProfile:
+    """Return the profile in a file. Raises `ValueError` with what is wrong."""
+    try:
+        values: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as cause:
+        raise ValueError(f"{path} cannot be read: {cause}") from cause
+    if not isinstance(values, dict) or values.get("format") != _FORMAT:
+        raise ValueError(f"{path} is no profile of format {_FORMAT}, as `harness fit` writes one")
+    return profile_from(values)
 
 
 class FittedStepTime:

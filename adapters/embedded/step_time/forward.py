@@ -85,7 +85,7 @@ class ForwardPass:
     def dense_s(self, tokens: int) -> float:
         """Return the seconds of everything but attention and LM head for `tokens` tokens.
 
-        One product sees all tokens of a step, prompt and decoding alike.
+        One product processes all tokens of a step, of prompts and of decoding sequences.
         """
         known = self._dense.get(tokens)
         if known is None:
@@ -200,7 +200,7 @@ class ForwardPass:
         return self._product_s(rows, touched * self._expert_bytes, compute_s)
 
     def _between_s(self, tokens: int) -> float:
-        """Return the seconds of what stands between the products: elementwise and all-reduce."""
+        """Return the seconds of what runs between the products: elementwise and all-reduce."""
         starts_s = measured.ELEMENTWISE_KERNELS * measured.ELEMENTWISE_START_S
         moved_s = tokens * self._elementwise_bytes / self._bandwidth
         reduce_s = 2 * self._all_reduce_s(tokens * self._model.hidden * _WIDE)
@@ -232,8 +232,8 @@ class ForwardPass:
         there, memory = share**-4, measured.DRAM_SHARE**-4
         faster = gpu.multiprocessors * gpu.clock_hz / measured.SHARE_MULTIPROCESSORS_HZ
         faster *= measured.HOPPER_IN_FLIGHT if asynchronous else 1.0
-        asked = (there - memory) * (measured.SHARE_BYTES_PER_S * faster) ** -4
-        return float((asked + memory * gpu.bandwidth_bytes_per_s**-4) ** -0.25)
+        requested = (there - memory) * (measured.SHARE_BYTES_PER_S * faster) ** -4
+        return float((requested + memory * gpu.bandwidth_bytes_per_s**-4) ** -0.25)
 
 
 def _elementwise_bytes(model: ModelShape, tensor_parallel: int) -> float:
@@ -245,6 +245,6 @@ def _elementwise_bytes(model: ModelShape, tensor_parallel: int) -> float:
     norms = 2 * 4 * model.hidden
     rotary = 2 * (model.heads + model.kv_heads) * model.head_dim / tensor_parallel
     gate = 3 * model.active_intermediate / tensor_parallel
-    # Each expert gets a copy of its tokens and gives back an answer, which are added up.
+    # Each expert gets a copy of its tokens and returns a vector for each, which are added up.
     routed = 4 * model.experts.per_token * model.hidden if model.experts else 0
     return model.layers * _WIDE * (norms + rotary + gate + routed)

@@ -1,6 +1,6 @@
 """The only place that knows GPUs as numbers, and how a name that is not in a table is refused.
 
-Figures are the vendors' data sheets, dense (without sparsity); memory is what CUDA reports.
+Values are those of the vendors' data sheets, dense (without sparsity); memory is what CUDA reports.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What fills the GPUs' memory: weights, a reserve, and the room that is left for KV blocks."""
+"""What fills the GPUs' memory: weights, a reserve, and KV blocks in the rest."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class MemoryLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KvRoom:
+class KvCapacity:
     """Where one GPU's share of the memory goes, in bytes, and the KV blocks that fit."""
 
     weights_bytes: int  # the drafter's included
@@ -94,38 +94,33 @@ def kv_bytes_per_token(
     return round(2 * model.layers * kv_heads_per_gpu(model, tensor_parallel) * head)
 
 
-def kv_room(deployment: Deployment, limits: MemoryLimits) -> KvRoom:
-    """Return the room for KV on each GPU.
+def kv_capacity(deployment: Deployment, limits: MemoryLimits) -> KvCapacity:
+    """Return the memory for KV on each GPU.
 
     Raises `EngineError` when the weights do not fit, or when not even one sequence of
     `max_model_len` does: by how much, and what would make it fit.
     """
-    room = _room(deployment, limits)
-    if room.free_bytes <= 0:
-        raise _too_large(deployment, limits, room)
-    if room.tokens < limits.max_model_len:
-        raise _too_short(deployment, limits, room)
-    return room
-
-
-def unjudged_room(deployment: Deployment, limits: MemoryLimits) -> KvRoom:
-    """Return the room for KV on each GPU, whether or not anything fits into it."""
-    return _room(deployment, limits)
+    kv = unchecked_kv_capacity(deployment, limits)
+    if kv.free_bytes <= 0:
+        raise _too_large(deployment, limits, kv)
+    if kv.tokens < limits.max_model_len:
+        raise _too_short(deployment, limits, kv)
+    return kv
 
 
 def usable_bytes(deployment: Deployment, limits: MemoryLimits) -> float:
     """Return the bytes of one GPU that weights, activations, runtime and KV may fill.
 
-    The share that the engine was given, as far as the rest of the memory holds the CUDA graphs:
-    vLLM and SGLang capture them last, and count none of it.
+    The share that the engine was given, as far as the CUDA graphs fit into the rest: vLLM and
+    SGLang capture them last, and count none of it.
     """
     total = deployment.gpu.memory_bytes
     graphs = _GRAPH_BYTES if deployment.cuda_graphs else 0
     return min(total * limits.memory_utilization, total - graphs)
 
 
-def _room(deployment: Deployment, limits: MemoryLimits) -> KvRoom:
-    """Return the room without judging it."""
+def unchecked_kv_capacity(deployment: Deployment, limits: MemoryLimits) -> KvCapacity:
+    """Return the memory for KV on each GPU, whether or not anything fits into it."""
     model, gpus = deployment.model, deployment.tensor_parallel
     weights = weight_bytes(model, deployment.quantization) / gpus
     token_bytes = kv_bytes_per_token(model, deployment.kv_cache_dtype, gpus)
@@ -135,7 +130,7 @@ def _room(deployment: Deployment, limits: MemoryLimits) -> KvRoom:
         token_bytes += kv_bytes_per_token(drafter, deployment.kv_cache_dtype, shared)
     reserve = _reserve_bytes(deployment, limits)
     usable = usable_bytes(deployment, limits)
-    return KvRoom(
+    return KvCapacity(
         weights_bytes=round(weights),
         reserve_bytes=reserve,
         free_bytes=round(usable - weights - reserve),
@@ -162,28 +157,28 @@ def _reserve_bytes(deployment: Deployment, limits: MemoryLimits) -> int:
     return _RUNTIME_BYTES + round(activations + logits)
 
 
-def _too_large(deployment: Deployment, limits: MemoryLimits, room: KvRoom) -> EngineError:
-    need = room.weights_bytes + room.reserve_bytes
+def _too_large(deployment: Deployment, limits: MemoryLimits, kv: KvCapacity) -> EngineError:
+    need = kv.weights_bytes + kv.reserve_bytes
     usable = usable_bytes(deployment, limits)
     error = EngineError(
         f"{_name(deployment)} does not fit: each GPU needs {need / _GIB:.1f} GiB before any KV "
-        f"({room.weights_bytes / _GIB:.1f} of weights) and has {usable / _GIB:.1f}, "
-        f"{-room.free_bytes / _GIB:.1f} too few"
+        f"({kv.weights_bytes / _GIB:.1f} of weights) and has {usable / _GIB:.1f}, "
+        f"{-kv.free_bytes / _GIB:.1f} too few"
     )
     error.about, remedies = _remedies(deployment, limits, "gpu")
     error.add_note(remedies)
     return error
 
 
-def _too_short(deployment: Deployment, limits: MemoryLimits, room: KvRoom) -> EngineError:
+def _too_short(deployment: Deployment, limits: MemoryLimits, kv: KvCapacity) -> EngineError:
     blocks = -(-limits.max_model_len // limits.block_size)
-    missing = blocks * limits.block_size * room.token_bytes - room.free_bytes
+    missing = blocks * limits.block_size * kv.token_bytes - kv.free_bytes
     error = EngineError(
-        f"{_name(deployment)} has KV room for {room.tokens:,} tokens, less than one sequence of "
+        f"{_name(deployment)} has KV room for {kv.tokens:,} tokens, less than one sequence of "
         f"max_model_len {limits.max_model_len:,}: {missing / _GIB:.1f} GiB too few on each GPU"
     )
-    if room.tokens:
-        error.add_note(f"the longest that fits: max_model_len {room.tokens}")
+    if kv.tokens:
+        error.add_note(f"the longest that fits: max_model_len {kv.tokens}")
     error.about, remedies = _remedies(deployment, limits, "max_model_len")
     error.add_note(remedies)
     return error
@@ -202,7 +197,7 @@ def _remedies(deployment: Deployment, limits: MemoryLimits, about: str) -> tuple
         ("memory_utilization", replace(limits, memory_utilization=share)),
         ("block_size", replace(limits, block_size=block)),
     ):
-        if _room(deployment, changed).tokens >= limits.max_model_len:
+        if unchecked_kv_capacity(deployment, changed).tokens >= limits.max_model_len:
             found, would = getattr(limits, name), getattr(changed, name)
             return name, f"{name} {found} is the cause; what would fit: {name} {would}"
     return about, _larger(deployment, limits)
@@ -219,7 +214,7 @@ def _larger(deployment: Deployment, limits: MemoryLimits) -> str:
 
     def fits(gpus: int, quantization: str) -> bool:
         other = replace(deployment, tensor_parallel=gpus, quantization=quantization)
-        return _room(other, limits).tokens >= limits.max_model_len
+        return unchecked_kv_capacity(other, limits).tokens >= limits.max_model_len
 
     counts = [f"{count} GPUs" for count in more if fits(count, deployment.quantization)][:1]
     widths = [f"quantization {kind}" for kind in narrower if fits(deployment.tensor_parallel, kind)]

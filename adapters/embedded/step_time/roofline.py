@@ -109,20 +109,20 @@ class StepTime:
 
     def assumptions(self) -> tuple[str, ...]:
         """Return the sentences a report prints beside these times: what is assumed, and on what."""
-        deployment, said = self._deployment, measured.ASSUMPTIONS
+        deployment, topics = self._deployment, measured.ASSUMPTIONS
         host = "vllm-2024" if deployment.software == "vllm-2024" else "host"
         quantized = deployment.quantization in measured.WEIGHT_ONLY_SHARE
         narrow = deployment.kv_cache_dtype in measured.NARROW_CACHE_SHARE
         return (
             f"step times of {deployment.gpu.name}: {deployment.gpu.basis}",
-            *(said[topic] for topic in ("elementwise", host, "launch")),
-            *([said["overlap"]] if deployment.overlap else []),
-            *([said["experts"]] if deployment.model.experts else []),
-            *([said["weight-only"]] if quantized else []),
-            *([said["narrow-cache"]] if narrow else []),
-            *([said["ngram"]] if deployment.speculative == "ngram" else []),
-            *([said["drafter"]] if self._drafter else []),
-            *([said["verify"]] if deployment.speculative != "off" else []),
+            *(topics[topic] for topic in ("elementwise", host, "launch")),
+            *([topics["overlap"]] if deployment.overlap else []),
+            *([topics["experts"]] if deployment.model.experts else []),
+            *([topics["weight-only"]] if quantized else []),
+            *([topics["narrow-cache"]] if narrow else []),
+            *([topics["ngram"]] if deployment.speculative == "ngram" else []),
+            *([topics["drafter"]] if self._drafter else []),
+            *([topics["verify"]] if deployment.speculative != "off" else []),
             RESERVE_ASSUMPTION,
         )
 

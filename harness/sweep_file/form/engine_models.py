@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from harness.adapters.embedded.step_time import StepProfile, read_profile
+from harness.adapters.embedded import StepProfile, read_profile
 from harness.sweep_file.form.field_models import Form, Name, SomeTime, Text, existing_file, one_of
 
 LATER_ENGINES = ("sglang", "tensorrt-llm", "url")

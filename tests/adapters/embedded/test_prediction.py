@@ -9,19 +9,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from published_figures import PAGE, errors_of, measured, tables
+from published_values import PAGE, errors_of, measured, tables
 from reference_numbers import written
 from repository import ROOT
 
 from harness.adapters.embedded.step_time.accuracy import (
+    ACCURACIES,
     BATCH,
     BETWEEN_TOKENS,
-    COMPARISONS,
     DECODE,
     H100_BATCH,
     L40S_BATCH,
     PREFILL,
-    Comparison,
+    StepTimeAccuracy,
     accuracy_of,
     known_step_errors,
 )
@@ -32,12 +32,12 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("comparison", COMPARISONS, ids=lambda one: one.what[:30])
-def test_the_stated_errors_are_those_measured(comparison: Comparison) -> None:
-    """Reports print count, median and worst error; worked out anew they are the same."""
+@pytest.mark.parametrize("comparison", ACCURACIES, ids=lambda one: one.what[:30])
+def test_the_stated_errors_are_those_measured(comparison: StepTimeAccuracy) -> None:
+    """Reports print count, median and worst error; computed anew they are the same."""
     errors = [abs(error) for error in ERRORS[comparison]]
 
-    assert comparison.figures == len(errors)
+    assert comparison.values == len(errors)
     assert comparison.median_percent == pytest.approx(statistics.median(errors), abs=0.05)
     assert comparison.worst_percent == pytest.approx(max(errors), abs=0.05)
 
@@ -55,7 +55,7 @@ def test_the_stated_errors_are_those_measured(comparison: Comparison) -> None:
     ids=["decode", "prefill", "batch", "between", "h100", "l40s"],
 )
 def test_nearly_all_figures_are_within_the_aim(
-    comparison: Comparison, aim_percent: float, share: float
+    comparison: StepTimeAccuracy, aim_percent: float, share: float
 ) -> None:
     """Decode within 8 %, prefill within 10 %, throughput within 15 %, and centred: no bias."""
     errors = ERRORS[comparison]
@@ -66,7 +66,7 @@ def test_nearly_all_figures_are_within_the_aim(
 
 
 def test_the_page_shows_the_errors_as_they_are() -> None:
-    """Both tables of docs/prediction.md, as `published_figures.py` writes them."""
+    """Both tables of docs/prediction.md, as `published_values.py` writes them."""
     page = PAGE.read_text(encoding="utf-8")
     assert written(page, tables()) == page
     assert page.count("<!-- comparisons -->") == page.count("<!-- single figures -->") == 1
@@ -75,7 +75,7 @@ def test_the_page_shows_the_errors_as_they_are() -> None:
 def test_reports_say_how_exact_the_times_are() -> None:
     """Each comparison of a GPU is a sentence; of a GPU that was never compared none is claimed."""
     said = [accuracy_of(find_gpu(name)) for name in ("a100-80gb", "h100-80gb", "l40s")]
-    assert sorted(sum(said, ())) == sorted(one.sentence for one in COMPARISONS)
+    assert sorted(sum(said, ())) == sorted(one.sentence for one in ACCURACIES)
     assert all("median error" in sentence and "worst" in sentence for sentence in said[0])
     (other,) = accuracy_of(find_gpu("h200"))
     assert "no measurement" in other

@@ -14,8 +14,13 @@ from known_runs import late_client
 from harness.adapters import ENGINES
 from harness.adapters.base import EngineError, UnsupportedToggleError
 from harness.adapters.embedded.adapter import EmbeddedAdapter, step_profile
-from harness.adapters.embedded.step_time.fitted import FittedStepTime, StepCosts, StepProfile
-from harness.adapters.embedded.step_time.profile_file import profile_text, read_profile
+from harness.adapters.embedded.step_time.fitted import (
+    FittedStepTime,
+    StepCosts,
+    StepProfile,
+    profile_text,
+    read_profile,
+)
 from harness.cli import main
 from harness.commands import fit as fit_command
 from harness.experiment.prediction import predict

@@ -13,10 +13,10 @@ from harness.adapters.base import EngineError
 from harness.adapters.embedded.step_time.deployment import Deployment
 from harness.adapters.embedded.step_time.hardware import find_gpu
 from harness.adapters.embedded.step_time.memory import (
-    KvRoom,
+    KvCapacity,
     MemoryLimits,
     kv_bytes_per_token,
-    kv_room,
+    kv_capacity,
     weight_bytes,
 )
 from harness.adapters.embedded.step_time.models import find_model
@@ -67,16 +67,16 @@ def test_int4_weights_match_published_checkpoints() -> None:
 
 def test_room_is_the_allowed_share_less_weights_and_reserve() -> None:
     """Llama-3-70B leaves about 36 GiB of each of 4 A100-80GB for KV: 0.4 to 0.5 M tokens."""
-    room = kv_room(FOUR_A100, LIMITS)
+    kv = kv_capacity(FOUR_A100, LIMITS)
 
-    assert room.weights_bytes == weight_bytes(LLAMA) // 4
-    assert room.free_bytes == round(
-        0.9 * FOUR_A100.gpu.memory_bytes - room.weights_bytes - room.reserve_bytes
+    assert kv.weights_bytes == weight_bytes(LLAMA) // 4
+    assert kv.free_bytes == round(
+        0.9 * FOUR_A100.gpu.memory_bytes - kv.weights_bytes - kv.reserve_bytes
     )
-    assert 1.5 * GIB < room.reserve_bytes < 4 * GIB
-    assert 400_000 < room.tokens < 500_000
-    assert room.blocks == room.free_bytes // (81_920 * 16)
-    assert room.tokens == 16 * room.blocks
+    assert 1.5 * GIB < kv.reserve_bytes < 4 * GIB
+    assert 400_000 < kv.tokens < 500_000
+    assert kv.blocks == kv.free_bytes // (81_920 * 16)
+    assert kv.tokens == 16 * kv.blocks
 
 
 def test_everything_that_takes_memory_leaves_fewer_blocks() -> None:
@@ -85,28 +85,28 @@ def test_everything_that_takes_memory_leaves_fewer_blocks() -> None:
     Graphs do where the share leaves no room for them: they lie outside of it.
     """
     graphless = replace(FOUR_A100, cuda_graphs=False)
-    whole = kv_room(graphless, LIMITS).tokens
+    whole = kv_capacity(graphless, LIMITS).tokens
 
-    assert kv_room(FOUR_A100, LIMITS).tokens == whole
+    assert kv_capacity(FOUR_A100, LIMITS).tokens == whole
     nearly_all = replace(LIMITS, memory_utilization=0.999)
-    assert kv_room(FOUR_A100, nearly_all).tokens < kv_room(graphless, nearly_all).tokens
+    assert kv_capacity(FOUR_A100, nearly_all).tokens < kv_capacity(graphless, nearly_all).tokens
     for tighter in (
         replace(LIMITS, max_batched_tokens=16384),
         replace(LIMITS, max_num_seqs=2048),
         replace(LIMITS, memory_utilization=0.8),
     ):
-        assert kv_room(replace(FOUR_A100, cuda_graphs=False), tighter).tokens < whole
+        assert kv_capacity(replace(FOUR_A100, cuda_graphs=False), tighter).tokens < whole
     for method in ("draft", "eagle", "eagle3"):
         drafting = replace(FOUR_A100, cuda_graphs=False, speculative=method)
-        assert kv_room(drafting, LIMITS).tokens < whole
-        assert kv_room(drafting, LIMITS).token_bytes > 81_920
+        assert kv_capacity(drafting, LIMITS).tokens < whole
+        assert kv_capacity(drafting, LIMITS).token_bytes > 81_920
 
 
 def test_a_drafters_memory_is_its_layers_and_what_it_does_not_borrow() -> None:
     """EAGLE adds a layer and its input product; a draft model adds all of itself, copied or not."""
-    plain = kv_room(FOUR_A100, LIMITS).weights_bytes
-    eagle = kv_room(replace(FOUR_A100, speculative="eagle"), LIMITS)
-    draft = kv_room(replace(FOUR_A100, speculative="draft"), LIMITS)
+    plain = kv_capacity(FOUR_A100, LIMITS).weights_bytes
+    eagle = kv_capacity(replace(FOUR_A100, speculative="eagle"), LIMITS)
+    draft = kv_capacity(replace(FOUR_A100, speculative="draft"), LIMITS)
     copied = Deployment(
         model=find_model("qwen2.5-72b"), gpu=FOUR_A100.gpu, tensor_parallel=4, speculative="draft"
     )
@@ -115,14 +115,14 @@ def test_a_drafters_memory_is_its_layers_and_what_it_does_not_borrow() -> None:
     layer = LLAMA.layer_parameters + 2 * LLAMA.hidden**2
     assert eagle.weights_bytes - plain == 2 * layer // 4
     assert draft.weights_bytes - plain == weight_bytes(find_model("llama-3.2-1b")) // 4
-    alone = kv_room(replace(copied, speculative="off"), LIMITS).weights_bytes
-    assert kv_room(copied, LIMITS).weights_bytes - alone == pytest.approx(small, abs=1)
+    alone = kv_capacity(replace(copied, speculative="off"), LIMITS).weights_bytes
+    assert kv_capacity(copied, LIMITS).weights_bytes - alone == pytest.approx(small, abs=1)
 
 
 def test_weights_that_do_not_fit_say_by_how_much_and_what_would() -> None:
     """70B in BF16 on one A100-80GB lacks about 62 GiB; two GPUs or INT4 weights would do."""
     with pytest.raises(EngineError, match=r"does not fit: each GPU needs 13\d\.\d GiB") as caught:
-        kv_room(replace(FOUR_A100, tensor_parallel=1), LIMITS)
+        kv_capacity(replace(FOUR_A100, tensor_parallel=1), LIMITS)
 
     missing = re.search(r"(\d+\.\d) too few", str(caught.value))
     assert missing is not None
@@ -134,7 +134,7 @@ def test_when_neither_helps_alone_both_together_are_tried() -> None:
     """405B on one A100-40GB needs more GPUs and INT4 at once."""
     deployment = Deployment(model=find_model("llama-3.1-405b"), gpu=find_gpu("a100-40gb"))
     with pytest.raises(EngineError) as caught:
-        kv_room(deployment, LIMITS)
+        kv_capacity(deployment, LIMITS)
     assert caught.value.__notes__ == ["what would fit: 8 GPUs with quantization int4"]
 
 
@@ -142,7 +142,7 @@ def test_a_model_that_nothing_makes_fit_asks_for_a_larger_gpu() -> None:
     """405B fits no eight halves of an L40S, whatever its weights."""
     deployment = Deployment(model=find_model("llama-3.1-405b"), gpu=find_gpu("l40s"))
     with pytest.raises(EngineError) as caught:
-        kv_room(deployment, replace(LIMITS, memory_utilization=0.5))
+        kv_capacity(deployment, replace(LIMITS, memory_utilization=0.5))
     assert caught.value.__notes__ == [
         "no count up to 8 GPUs and no quantization makes it fit: take a larger GPU"
     ]
@@ -154,13 +154,13 @@ def test_less_than_one_sequence_of_kv_names_the_longest_that_fits() -> None:
         model=find_model("llama-3.1-70b"), gpu=find_gpu("a100-80gb"), tensor_parallel=2
     )
     with pytest.raises(EngineError, match="less than one sequence of max_model_len 131,072") as err:
-        kv_room(tight, replace(LIMITS, max_model_len=131_072))
+        kv_capacity(tight, replace(LIMITS, max_model_len=131_072))
     longest = int(err.value.__notes__[0].split("max_model_len ")[1])
 
     assert longest > 8192
-    assert kv_room(tight, replace(LIMITS, max_model_len=longest)).tokens == longest
+    assert kv_capacity(tight, replace(LIMITS, max_model_len=longest)).tokens == longest
     with pytest.raises(EngineError):
-        kv_room(tight, replace(LIMITS, max_model_len=longest + 1))
+        kv_capacity(tight, replace(LIMITS, max_model_len=longest + 1))
     assert (
         "what would fit: 4 GPUs, or quantization int8, or quantization int4"
         in (err.value.__notes__[1])
@@ -192,26 +192,26 @@ def test_what_is_granted_fits_in_the_memory(
         model=find_model(model), gpu=find_gpu(gpu), tensor_parallel=gpus, quantization=weights
     )
     try:
-        room = kv_room(deployment, replace(LIMITS, memory_utilization=share))
+        kv = kv_capacity(deployment, replace(LIMITS, memory_utilization=share))
     except EngineError:
         return
-    used = room.weights_bytes + room.reserve_bytes + room.tokens * room.token_bytes
+    used = kv.weights_bytes + kv.reserve_bytes + kv.tokens * kv.token_bytes
     total = deployment.gpu.memory_bytes
     usable = min(share * total, total - 2**30)
     assert used <= usable + 1
-    assert used + 16 * room.token_bytes > usable - 1
+    assert used + 16 * kv.token_bytes > usable - 1
 
 
 def _remedies(deployment: Deployment) -> list[str]:
     try:
-        kv_room(deployment, LIMITS)
+        kv_capacity(deployment, LIMITS)
     except EngineError as error:
         note = error.__notes__[-1]
         return note.split(": ")[1].split(", or ") if note.startswith("what would fit") else []
     return []
 
 
-def _follow(deployment: Deployment, remedy: str) -> KvRoom:
+def _follow(deployment: Deployment, remedy: str) -> KvCapacity:
     count = re.search(r"(\d+) GPUs", remedy)
     weights = re.search(r"quantization (\w+)", remedy)
     changed = replace(
@@ -219,7 +219,7 @@ def _follow(deployment: Deployment, remedy: str) -> KvRoom:
         tensor_parallel=int(count[1]) if count else deployment.tensor_parallel,
         quantization=weights[1] if weights else deployment.quantization,
     )
-    return kv_room(changed, LIMITS)
+    return kv_capacity(changed, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_an_odd_setting_is_named_before_other_hardware(
 ) -> None:
     """Nobody buys GPUs because a share of the memory or a block was mistyped."""
     with pytest.raises(EngineError) as caught:
-        kv_room(FOUR_A100, limits)
+        kv_capacity(FOUR_A100, limits)
 
     assert caught.value.__notes__[-1] == note
     assert caught.value.about == about
@@ -251,7 +251,7 @@ def test_an_odd_setting_is_named_before_other_hardware(
 def test_an_odd_setting_that_is_not_the_cause_is_not_blamed() -> None:
     """70B does not fit one GPU at any share of its memory."""
     with pytest.raises(EngineError) as caught:
-        kv_room(replace(FOUR_A100, tensor_parallel=1), replace(LIMITS, memory_utilization=0.8))
+        kv_capacity(replace(FOUR_A100, tensor_parallel=1), replace(LIMITS, memory_utilization=0.8))
 
     assert caught.value.about == "gpu"
     assert caught.value.__notes__ == ["what would fit: 4 GPUs, or quantization int4"]

@@ -2,7 +2,7 @@
 
 The page is docs/prediction.md.
 
-Each figure is beside what the embedded engine says of it; no number of the tables is by hand.
+Each value is beside the embedded engine's prediction; no number of the tables is by hand.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from reference_numbers import table, written
 from repository import ROOT
 
-from harness.adapters.embedded.published import UNITS, Figure, error_percent, predicted
+from harness.adapters.embedded.published import UNITS, PublishedValue, error_percent, predicted
 from harness.adapters.embedded.step_time.accuracy import (
+    ACCURACIES,
     BATCH,
     BETWEEN_TOKENS,
-    COMPARISONS,
     DECODE,
     FIRST_TOKEN,
     FP8_BATCH,
@@ -28,7 +28,7 @@ from harness.adapters.embedded.step_time.accuracy import (
     L40S_FIRST_TOKEN,
     PREFILL,
     SPREAD_BATCH,
-    Comparison,
+    StepTimeAccuracy,
 )
 from harness.results.units import significant
 
@@ -37,9 +37,9 @@ AIM_PERCENT = {"decode": 8, "between_tokens": 8, "prefill": 10, "first_token": 1
 _NUMBERS = ("gpus", "sequences", "prompt_tokens", "output_tokens")
 
 
-def measured() -> list[Figure]:
-    """Return the figures of `tests/support/sweeps/measured`."""
-    figures = []
+def measured() -> list[PublishedValue]:
+    """Return the values of `tests/support/sweeps/measured`."""
+    measured_values = []
     for path in sorted((ROOT / "tests" / "support" / "sweeps" / "measured").glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
@@ -48,36 +48,40 @@ def measured() -> list[Figure]:
                 key: int(text) if key in _NUMBERS else float(text) if key == "value" else text
                 for key, text in row.items()
             }
-            figures.append(Figure(**values))  # type: ignore[arg-type]
-    return figures
+            measured_values.append(PublishedValue(**values))  # type: ignore[arg-type]
+    return measured_values
 
 
-def comparison_of(figure: Figure) -> Comparison:
-    """Return the comparison that a figure belongs to."""
-    if figure.kind == "between_tokens":
+def comparison_of(published: PublishedValue) -> StepTimeAccuracy:
+    """Return the comparison that a value belongs to."""
+    if published.kind == "between_tokens":
         return BETWEEN_TOKENS
-    batch = figure.kind == "batch"
-    if figure.gpu == "l40s":
+    batch = published.kind == "batch"
+    if published.gpu == "l40s":
         return L40S_BATCH if batch else L40S_FIRST_TOKEN
-    if figure.gpu == "h100-80gb":
-        if figure.quantization == "fp8":
+    if published.gpu == "h100-80gb":
+        if published.quantization == "fp8":
             return FP8_BATCH if batch else FP8_FIRST_TOKEN
         return H100_BATCH
     if batch:
-        return SPREAD_BATCH if figure.gpus == 4 and figure.gpu == "a100-40gb" else BATCH
-    return {"decode": DECODE, "prefill": PREFILL, "first_token": FIRST_TOKEN}[figure.kind]
+        return SPREAD_BATCH if published.gpus == 4 and published.gpu == "a100-40gb" else BATCH
+    return {"decode": DECODE, "prefill": PREFILL, "first_token": FIRST_TOKEN}[published.kind]
 
 
-def errors_of(figures: list[Figure]) -> dict[Comparison, list[tuple[Figure, float]]]:
-    """Return each comparison's figures with the percent that the engine is above or below."""
-    errors: dict[Comparison, list[tuple[Figure, float]]] = {one: [] for one in COMPARISONS}
-    for figure in figures:
-        errors[comparison_of(figure)].append((figure, error_percent(figure)))
+def errors_of(
+    values: list[PublishedValue],
+) -> dict[StepTimeAccuracy, list[tuple[PublishedValue, float]]]:
+    """Return each comparison's values with the percent that the engine is above or below."""
+    errors: dict[StepTimeAccuracy, list[tuple[PublishedValue, float]]] = {
+        one: [] for one in ACCURACIES
+    }
+    for published in values:
+        errors[comparison_of(published)].append((published, error_percent(published)))
     return errors
 
 
-def comparison_table(errors: dict[Comparison, list[tuple[Figure, float]]]) -> str:
-    """Return the table of comparisons: figures, error and its bias, and how many reach the aim."""
+def comparison_table(errors: dict[StepTimeAccuracy, list[tuple[PublishedValue, float]]]) -> str:
+    """Return the table of comparisons: values, error and its bias, and how many reach the aim."""
 
     def rows() -> Iterator[tuple[str, ...]]:
         for comparison, pairs in errors.items():
@@ -95,18 +99,18 @@ def comparison_table(errors: dict[Comparison, list[tuple[Figure, float]]]) -> st
     return table(("what, and who measured it", "error", "bias", "worst", "aim"), rows())
 
 
-def single_table(figures: list[Figure]) -> str:
-    """Return the table of the vendor's own figures in FP8, one a row."""
+def single_table(values: list[PublishedValue]) -> str:
+    """Return the table of the vendor's own values in FP8, one a row."""
 
     def rows() -> Iterator[tuple[str, ...]]:
-        for figure in figures:
-            if figure.source.startswith("NVIDIA") and figure.quantization == "fp8":
-                ours, unit = predicted(figure), UNITS[figure.kind]
+        for published in values:
+            if published.source.startswith("NVIDIA") and published.quantization == "fp8":
+                ours, unit = predicted(published), UNITS[published.kind]
                 yield (
-                    figure.name,
-                    f"{significant(figure.value)} {unit}",
+                    published.name,
+                    f"{significant(published.value)} {unit}",
                     f"{significant(ours)} {unit}",
-                    f"{error_percent(figure):+.0f} %",
+                    f"{error_percent(published):+.0f} %",
                 )
 
     return table(("TensorRT-LLM 0.5 and 0.6.1, FP8", "published", "predicted", "error"), rows())
@@ -114,10 +118,10 @@ def single_table(figures: list[Figure]) -> str:
 
 def tables() -> dict[str, str]:
     """Return the computed tables of docs/prediction.md by their names."""
-    figures = measured()
+    values = measured()
     return {
-        "comparisons": comparison_table(errors_of(figures)),
-        "single figures": single_table(figures),
+        "comparisons": comparison_table(errors_of(values)),
+        "single figures": single_table(values),
     }
 
 
