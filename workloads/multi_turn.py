@@ -23,7 +23,7 @@ _LIVE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiTurn:
-    """Chats of `turns` request_sets, with recorded or live history.
+    """Chats of `turns` questions, with recorded or live history.
 
     The first prompt is the system prompt, one for all chats and of one length, and a question of
     `first_tokens`; each later one adds the answer before, at its drawn length, and a question of
@@ -37,7 +37,7 @@ class MultiTurn:
     output_tokens: Lengths
     think_time_ns: int = 0  # between an answer and the next question
     system_tokens: Lengths | None = None
-    # recorded | live. Not in the text of the workload: both draw the same request_sets.
+    # recorded | live. Not in the text of the workload: both draw the same questions.
     history: str = field(default="recorded", repr=False)
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class MultiTurn:
         if self.think_time_ns < 0:
             raise WorkloadError(f"{self.name}: think time is negative: {self.think_time_ns} ns")
         if min(part.minimum for part in self._drawn_each_turn()) < 1:
-            raise WorkloadError(f"{self.name}: request_sets and answers must have at least 1 token")
+            raise WorkloadError(f"{self.name}: questions and answers must have at least 1 token")
 
     def draw(self, *, requests: int | None, seed: int, max_model_len: int) -> Drawn:
         """Return whole chats with at least `requests` turns in all.
@@ -71,7 +71,7 @@ class MultiTurn:
         return replace(drawn, conversations=chats, notes=(_LIVE,))
 
     def describe(self) -> str:
-        """Return what is asked, on one line."""
+        """Describe the requests on one line."""
         system = f"system {self.system_tokens.describe()} + " if self.system_tokens else ""
         think = f", {self.think_time_ns / 1e9:g} s think time" if self.think_time_ns else ""
         return (
@@ -92,14 +92,16 @@ class MultiTurn:
         for first_chat in count(0, chats):
             numbers = range(first_chat * turns, (first_chat + chats) * turns)
             names = [text_names(seed, use, numbers) for use in ("question", "answer")]
-            request_sets = self.turn_tokens.draw(chats * turns, turn_rng)
-            request_sets[::turns] = self.first_tokens.draw(chats, first_rng)
+            questions = self.turn_tokens.draw(chats * turns, turn_rng)
+            questions[::turns] = self.first_tokens.draw(chats, first_rng)
             answers = self.output_tokens.draw(chats * turns, output_rng)
-            asked = [Segment(*pair) for pair in zip(names[0], request_sets.tolist(), strict=True)]
-            told = [Segment(*pair) for pair in zip(names[1], answers.tolist(), strict=True)]
+            asked, answered = (
+                [Segment(*pair) for pair in zip(texts, tokens.tolist(), strict=True)]
+                for texts, tokens in zip(names, (questions, answers), strict=True)
+            )
             for start in range(0, chats * turns, turns):
                 stop = start + turns
-                yield self._chat(system, asked[start:stop], told[start:stop])
+                yield self._chat(system, asked[start:stop], answered[start:stop])
 
     def _system(self, seed: int) -> tuple[Segment, ...]:
         """Return the system prompt that all chats share; empty where there is none."""
@@ -110,12 +112,12 @@ class MultiTurn:
         return (Segment(text, tokens),) if tokens else ()
 
     def _chat(
-        self, system: tuple[Segment, ...], asked: list[Segment], told: list[Segment]
+        self, system: tuple[Segment, ...], questions: list[Segment], answers: list[Segment]
     ) -> tuple[Turn, ...]:
         """Return the turns of one chat, before any cut."""
         history = system
         turns: list[Turn] = []
-        for question, answer in zip(asked, told, strict=True):
+        for question, answer in zip(questions, answers, strict=True):
             prompt = (*history, question)
             think_ns = self.think_time_ns if turns else 0
             turns.append(Turn(prompt=prompt, output_tokens=answer.tokens, think_time_ns=think_ns))

@@ -89,7 +89,7 @@ def _add_traffic(load: argparse.ArgumentParser) -> None:
         type=whole_number,
         metavar="N",
         help="128; of shared-prefix half is a text that all requests share, of multi-turn it is "
-        "each request_set",
+        "each question",
     )
     load.add_argument("--output-tokens", type=whole_number, metavar="N", help="256")
     load.add_argument("--turns", type=whole_number, metavar="N", help="of multi-turn: 4")
