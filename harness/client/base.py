@@ -23,7 +23,7 @@ class Request:
     conversation: str
     turn: int  # counted from 0
     prompt: tuple[Segment, ...]
-    output_tokens: int  # tokens asked for
+    output_tokens: int  # requested tokens
     live: bool = False  # the next turn's prompt holds the ids of this answer
     # Place of a segment → the ids of the answer that stands there, instead of its text.
     answers: Mapping[int, TokenIds] = field(default_factory=dict)

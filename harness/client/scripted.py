@@ -19,7 +19,7 @@ class ScriptedAnswer:
     events: tuple[tuple[int, int], ...] = ()  # (time after sending in ns, tokens) of each event
     closed_after_ns: int | None = None  # None: with the last event, at once where there is none
     first_byte_after_ns: int | None = None  # None: with the first event
-    output_tokens: int | None = None  # the server's count; None: this server does not tell
+    output_tokens: int | None = None  # the server's count; None: this server reports none
     prompt_tokens: int | None = None
     cached_prompt_tokens: int | None = None
     finish_reason: str | None = "length"
@@ -39,7 +39,7 @@ def always(answer: ScriptedAnswer) -> Script:
 def even_answer(
     request: Request, *, ttft_ns: int, gap_ns: int, tokens_per_event: int = 1
 ) -> ScriptedAnswer:
-    """Return the answer with all tokens asked for, an event every `gap_ns` after `ttft_ns`.
+    """Return the answer with all requested tokens, an event every `gap_ns` after `ttft_ns`.
 
     Each event holds `tokens_per_event` tokens; the last one holds what is left.
     """
@@ -56,7 +56,7 @@ def even_answer(
 
 
 class ScriptedClient:
-    """Answers as the script says, at the very nanosecond that it says.
+    """Answers as its script does, at the scripted nanosecond.
 
     Sleeps once, to the end of the answer. The record holds the scripted times counted from the
     moment of sending, on a real loop too, where the waking itself is late.
@@ -69,7 +69,7 @@ class ScriptedClient:
         self._script = script
 
     async def send(self, request: Request, scheduled_ns: int) -> RequestRecord:
-        """Return the scripted record, or raise what the script says."""
+        """Return the scripted record, or raise the scripted error."""
         sent_ns = self._clock.now_ns()
         answer = self._script(request, sent_ns)
         events = np.array(answer.events, dtype=np.int64).reshape(-1, 2)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace, TracebackType
 from typing import Self
@@ -19,16 +18,14 @@ from harness.adapters import Target
 from harness.client.base import Request, network_error_kind
 from harness.client.http.exchange import Exchange, ended_by
 from harness.client.http.http1 import Head
-from harness.client.http.kept_answers import KEEP_BYTES, KeptAnswers
-from harness.client.http.live_history import LiveAnswers
-from harness.client.http.request_body import RequestOptions, body_bytes, endpoint, request_headers
-from harness.results.store import RequestRecord
+from harness.client.http.recording_client import KEEP_BYTES, RecordingClient
+from harness.client.http.request_body import RequestOptions, endpoint, request_headers
 from harness.timing import Clock
 
 
 @dataclass(slots=True)
-class _Attempt:
-    """A request on its way, as far as it has come."""
+class _AiohttpSending:
+    """A request under way through aiohttp."""
 
     sent_ns: int | None = None
     connect_ns: int | None = None
@@ -40,7 +37,7 @@ class _Attempt:
     whole: bool = False
 
 
-class AiohttpClient:
+class AiohttpClient(RecordingClient):
     """Sends requests through aiohttp; used as `HttpClient` is.
 
     `through_proxy` takes the proxy that the environment names for the URL. `tls` replaces the
@@ -53,38 +50,22 @@ class AiohttpClient:
         self,
         target: Target,
         clock: Clock,
-        asking: RequestOptions | None = None,
+        options: RequestOptions | None = None,
         *,
         through_proxy: bool = False,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        super().__init__(target, clock, options, KEEP_BYTES)
         way = "a proxy" if through_proxy else "TLS"
         self.about: str | None = (
             f"asked through {way}: times are when aiohttp had unpacked the bytes, which is later "
             "than when they came"
         )
-        self.replaced_connections = 0  # requests put on a new connection
         self.opened_connections = 0
-        self._target = target
-        self._asking = asking or RequestOptions()
-        self._clock = clock
         self._url = endpoint(target).geturl()
         self._through_proxy = through_proxy
         self._tls: ssl.SSLContext | bool = tls or True
-        self._bodies: dict[str, bytes] = {}
-        self._kept = KeptAnswers(KEEP_BYTES)
-        self._live = LiveAnswers()
         self._session: aiohttp.ClientSession
-
-    @property
-    def read_on_the_clock(self) -> int:
-        """Answers that there was no room to keep: reading them took time from the run."""
-        return self._kept.read_on_the_clock
-
-    @property
-    def recorded_turns(self) -> int:
-        """Turns of live chats that hold a drawn answer, as the server returned no token ids."""
-        return self._live.recorded_turns
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -106,112 +87,91 @@ class AiohttpClient:
         await self._session.close()
         await asyncio.sleep(0)  # aiohttp closes its sockets in the loop's next round
 
-    def prepare(self, requests: Iterable[Request]) -> None:
-        """Make the bodies of `requests` now."""
-        for request in requests:
-            self._bodies[request.request_id] = self._body(request)
-
     async def connect(self, count: int) -> int:  # noqa: ARG002 - as in HttpClient
         """Return 0: connections are opened when they are needed, and kept."""
         return 0
 
-    async def send(self, request: Request, scheduled_ns: int) -> RequestRecord:
-        """Send now and return the record once the answer has ended, as yet unread."""
-        body = self._bodies.pop(request.request_id, None) or self._body(request)
-        attempt, failure = _Attempt(), None
+    async def _exchange(self, request: Request, message: bytes, scheduled_ns: int) -> Exchange:
+        sending, failure = _AiohttpSending(), None
         try:
-            async with asyncio.timeout(self._asking.timeout_s) as limit:
-                await self._ask(body, attempt)
+            async with asyncio.timeout(self._options.timeout_s) as limit:
+                await self._deliver(message, sending)
         except (aiohttp.ClientError, OSError) as error:
-            limit_s = self._asking.timeout_s if limit.expired() else None
+            limit_s = self._options.timeout_s if limit.expired() else None
             failure = ended_by(error, limit_s) if limit_s else _failure(error)
-        exchange = Exchange(
+        return Exchange(
             request=request,
             scheduled_ns=scheduled_ns,
-            sent_ns=attempt.sent_ns,
-            connect_ns=attempt.connect_ns,
-            reads=attempt.reads,
-            read_times_ns=attempt.times_ns,
+            sent_ns=sending.sent_ns,
+            connect_ns=sending.connect_ns,
+            reads=sending.reads,
+            read_times_ns=sending.times_ns,
             closed_ns=self._clock.now_ns(),
-            head=attempt.head,
-            eof=attempt.whole,
+            head=sending.head,
+            eof=sending.whole,
             failure=failure,
         )
-        self._live.keep(exchange)
-        return self._kept.keep(exchange)
 
-    def continued(self, request: Request, before: Request) -> Request:
-        """Return `request` with the server's answer to `before`, and make its body."""
-        made = self._live.continued(request, before)
-        self._bodies[made.request_id] = self._body(made)
-        return made
-
-    def settled(self, records: Iterable[RequestRecord]) -> list[RequestRecord]:
-        """Return `records` in their order, the answers that were kept for them now read."""
-        return self._kept.settled(records)
-
-    def _body(self, request: Request) -> bytes:
-        return body_bytes(self._target, self._asking, request)
-
-    async def _ask(self, body: bytes, attempt: _Attempt) -> None:
+    async def _deliver(self, body: bytes, sending: _AiohttpSending) -> None:
+        """Send `body`, once more where a kept connection was closed before a byte came."""
         try:
-            await self._stream(body, attempt)
+            await self._stream(body, sending)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-            if not attempt.reused or attempt.reads:
+            if not sending.reused or sending.reads:
                 raise
             self.replaced_connections += 1  # it was closed before it answered a byte
-            await self._stream(body, attempt)
+            await self._stream(body, sending)
 
-    async def _stream(self, body: bytes, attempt: _Attempt) -> None:
-        attempt.reused = False
+    async def _stream(self, body: bytes, sending: _AiohttpSending) -> None:
+        sending.reused = False
         async with self._session.post(
-            self._url, data=body, allow_redirects=False, trace_request_ctx=attempt
+            self._url, data=body, allow_redirects=False, trace_request_ctx=sending
         ) as response:
-            attempt.head = Head(
+            sending.head = Head(
                 status=response.status,
                 reason=response.reason or "",
                 headers={name.lower(): text for name, text in response.headers.items()},
                 size_bytes=0,
                 persistent=True,
             )
-            self._take(attempt, b"")  # the head: the first that came
+            self._take(sending, b"")  # the head: the first that came
             async for data in response.content.iter_any():
-                self._take(attempt, data)
-            attempt.whole = True
+                self._take(sending, data)
+            sending.whole = True
 
-    def _take(self, attempt: _Attempt, data: bytes) -> None:
-        attempt.times_ns.append(self._clock.now_ns())
-        attempt.reads.append(data)
+    def _take(self, sending: _AiohttpSending, data: bytes) -> None:
+        sending.times_ns.append(self._clock.now_ns())
+        sending.reads.append(data)
 
     def _stamps(self) -> aiohttp.TraceConfig:
-        """Return what aiohttp calls on the way of a request: each stamps its attempt."""
+        """Return the callbacks by which aiohttp stamps the stages of a request."""
 
         async def connecting(_: object, context: SimpleNamespace, __: object) -> None:
             context.trace_request_ctx.connecting_since_ns = self._clock.now_ns()
 
         async def connected(_: object, context: SimpleNamespace, __: object) -> None:
             self.opened_connections += 1
-            attempt = context.trace_request_ctx
-            attempt.connect_ns = self._clock.now_ns() - attempt.connecting_since_ns
+            sending = context.trace_request_ctx
+            sending.connect_ns = self._clock.now_ns() - sending.connecting_since_ns
 
         async def reused(_: object, context: SimpleNamespace, __: object) -> None:
             context.trace_request_ctx.reused = True
 
-        async def sending(_: object, context: SimpleNamespace, __: object) -> None:
-            attempt = context.trace_request_ctx
-            if attempt.sent_ns is None:
-                attempt.sent_ns = self._clock.now_ns()
+        async def chunk_sent(_: object, context: SimpleNamespace, __: object) -> None:
+            sending = context.trace_request_ctx
+            if sending.sent_ns is None:
+                sending.sent_ns = self._clock.now_ns()
 
         stamps = aiohttp.TraceConfig()
         stamps.on_connection_create_start.append(connecting)
         stamps.on_connection_create_end.append(connected)
         stamps.on_connection_reuseconn.append(reused)
-        stamps.on_request_chunk_sent.append(sending)
+        stamps.on_request_chunk_sent.append(chunk_sent)
         return stamps
 
 
 def _failure(error: Exception) -> tuple[str, str] | None:
-    """Return kind and text of what aiohttp raised; None where the answer itself tells.
+    """Return kind and text of what aiohttp raised; None where the response itself shows it.
 
     Raises `error` where no network can have caused it.
     """
@@ -223,7 +183,7 @@ def _failure(error: Exception) -> tuple[str, str] | None:
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "connection_reset", "the server closed the connection without an answer"
     if isinstance(error, aiohttp.ClientPayloadError):
-        reset = ConnectionResetError.__name__ in text  # told nowhere else
+        reset = ConnectionResetError.__name__ in text  # reported nowhere else
         return ("connection_reset", text) if reset else None  # else cut: the body is not whole
     if isinstance(error, aiohttp.ClientResponseError):
         return "bad_body", text

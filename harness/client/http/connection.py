@@ -23,17 +23,17 @@ _LINGER_S = 0.25
 
 
 class Connection(asyncio.BaseProtocol):
-    """Asks one request at a time and keeps what its socket reads.
+    """Sends one request at a time and keeps what its socket reads.
 
     While an answer comes, a read costs one stamp, two appends and a look at its last bytes.
-    `reads`, `times_ns`, `sent_ns`, `closed_ns`, `eof` and `failure` tell of the latest request, as
-    in `Exchange`. `kept` tells whether another request may follow.
+    `reads`, `times_ns`, `sent_ns`, `closed_ns`, `eof` and `failure` are of the latest request, as
+    in `Exchange`. `kept`: another request may follow.
     """
 
     data_received: Callable[[bytes | None], None]  # what the loop calls with each read
 
     def __init__(
-        self, clock: Clock, turns: WakeQueue, sock: socket.socket, connect_ns: int
+        self, clock: Clock, wake_queue: WakeQueue, sock: socket.socket, connect_ns: int
     ) -> None:
         self.connect_ns = connect_ns
         self.idle_since_ns = clock.now_ns()
@@ -41,7 +41,7 @@ class Connection(asyncio.BaseProtocol):
         self.kept = True
         self._clock = clock
         self._now_ns = clock.now_ns
-        self._turns = turns
+        self._wake_queue = wake_queue
         self._socket = sock
         self._transport: asyncio.Transport | None = None
         self._begin()
@@ -63,7 +63,7 @@ class Connection(asyncio.BaseProtocol):
         self._fed = 0  # reads that `_end` has taken
         self._every_read = True  # whether each read may be the last, whatever it ends with
 
-    def ask(self, message: bytes) -> asyncio.Future[None]:
+    def send(self, message: bytes) -> asyncio.Future[None]:
         """Send `message` now; the future is done when the answer or the connection has ended."""
         self._begin()
         self.data_received(None)
@@ -132,16 +132,16 @@ class Connection(asyncio.BaseProtocol):
     def _receive(self) -> Generator[None, bytes | None, None]:
         """Stamp and store each read; look closer only where an answer may have ended.
 
-        None tells that another answer begins. A generator, since this is run once a token: its
+        None: another response begins. A generator, since this is run once a token: its
         names need no looking up, its frame stays.
         """
-        raw_ns, turns = self._clock.raw_ns, self._turns
+        raw_ns, wake_queue = self._clock.raw_ns, self._wake_queue
         while True:
             stamp, keep = self.times_ns.append, self.reads.append
             while (data := (yield)) is not None:
                 stamp(raw_ns())
                 keep(data)
-                turns.quiet = False
+                wake_queue.quiet = False
                 if self._every_read or data.endswith(_MAYBE_END) or len(data) < _SHORT_BYTES:
                     self._look()
 
@@ -149,11 +149,11 @@ class Connection(asyncio.BaseProtocol):
 
     def _look(self) -> None:
         if self._answered is None:
-            self.abort()  # bytes that nobody asked for: the next answer could not be told apart
+            self.abort()  # unrequested bytes would be read as a part of the next response
             return
         try:
             reached = self._end_reached()
-        except NotHttpError:  # reading it afterwards says what is wrong
+        except NotHttpError:  # reading it afterwards finds what is wrong
             reached = True
             self._persistent = False
         if reached:
@@ -190,7 +190,7 @@ class Connection(asyncio.BaseProtocol):
         return _DONE.search(b"".join(self.reads[-_DONE_BYTES:])[-_DONE_BYTES:])
 
     def _end_without_end(self, reads: int) -> None:
-        """End an answer that said [DONE] but whose body is left open."""
+        """End a response whose [DONE] came but whose body is left open."""
         self._linger = None
         if len(self.reads) == reads and self._answered is not None:
             self.kept = False
@@ -211,12 +211,12 @@ class Connection(asyncio.BaseProtocol):
         if answered is None:
             return
         self.closed_ns = closed_ns
-        self._turns.wake(answered)
+        self._wake_queue.wake(answered)
         if not self.kept and self._transport is not None:
             self._transport.abort()
 
 
-async def open_connection(host: str, port: int, clock: Clock, turns: WakeQueue) -> Connection:
+async def open_connection(host: str, port: int, clock: Clock, wake_queue: WakeQueue) -> Connection:
     """Return a new connection to the first address of `host` that takes one.
 
     `connect_ns` is what the handshake with it took. Raises `OSError`, as the last address did.
@@ -226,7 +226,7 @@ async def open_connection(host: str, port: int, clock: Clock, turns: WakeQueue) 
     for number, (family, kind, protocol, _, address) in enumerate(addresses, start=1):
         sock = socket.socket(family, kind, protocol)
         try:
-            return await _connected(sock, address, clock, turns)
+            return await _connected(sock, address, clock, wake_queue)
         except OSError:
             sock.close()
             if number == len(addresses):
@@ -238,7 +238,7 @@ async def open_connection(host: str, port: int, clock: Clock, turns: WakeQueue) 
 
 
 async def _connected(
-    sock: socket.socket, address: Any, clock: Clock, turns: WakeQueue
+    sock: socket.socket, address: Any, clock: Clock, wake_queue: WakeQueue
 ) -> Connection:
     loop = asyncio.get_running_loop()
     sock.setblocking(False)  # noqa: FBT003 - the standard library's own call
@@ -247,6 +247,6 @@ async def _connected(
     await loop.sock_connect(sock, address)
     connect_ns = clock.now_ns() - begin_ns
     _, connection = await loop.create_connection(
-        lambda: Connection(clock, turns, sock, connect_ns), sock=sock
+        lambda: Connection(clock, wake_queue, sock, connect_ns), sock=sock
     )
     return connection

@@ -1,4 +1,4 @@
-"""One request and all that a socket saw of its answer; and what record that makes. Pure.
+"""One request with all that was read of its response, and the record of it. Pure.
 
 Nothing here runs while the clock does: a client stores exchanges, and they are read afterwards.
 """
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from harness.client.base import Request, network_error_kind
 from harness.client.http.http1 import Body, Head, NotHttpError, read_body, read_head
-from harness.client.stream import Answer, read_answer, refusal_text, shown
+from harness.client.stream import ParsedResponse, parse_response, refusal_text, shown
 from harness.results.store import UNBELIEVED, RequestRecord
 
 _UNREAD = ("unread", "the answer is kept, and read when the run is over")
-# By so many tokens a server may pass what was asked for: the last step of a speculative engine
-# brings several.
+# By so many tokens a response may exceed the request: the last step of a speculative engine
+# produces several.
 _BUNDLE_TOKENS = 64
 # What no tokenizer and no template make of a prompt: more tokens than so many times those sent, and
 # so many on top.
@@ -38,7 +38,7 @@ class Exchange:
     reads: Sequence[bytes]  # what each read of the socket returned
     read_times_ns: Sequence[int]  # when it had returned, and `origin_ns` on top
     closed_ns: int
-    head: Head | None = None  # None: it stands in `reads`, before the body
+    head: Head | None = None  # None: it is in `reads`, before the body
     eof: bool = False  # the connection, or a body without its head, came to a good end
     failure: tuple[str, str] | None = None  # what the socket or the clock ended it with: kind, text
     origin_ns: int = 0  # of the clock that stamped the reads
@@ -86,8 +86,8 @@ def record_of(exchange: Exchange) -> RequestRecord:
     A token event's time is that of the socket read that completed it. Kinds of failure:
     `http_<status>`, `error_event` (an error inside a stream that began well), the socket's own
     (`connection_reset`, `timeout`, …), `truncated` (ended without finish reason or [DONE]),
-    `aborted`, `bad_body`, `no_token`. A count of output tokens that can be neither what was asked
-    nor what the events hold is not believed: the events are counted, and marked so. A count of
+    `aborted`, `bad_body`, `no_token`. A count of output tokens that fits neither the request
+    nor the events is not believed: the events are counted, and marked so. A count of
     prompt tokens that cannot be is none.
     """
     raw = b"".join(exchange.reads)
@@ -95,14 +95,14 @@ def record_of(exchange: Exchange) -> RequestRecord:
         head = exchange.head or read_head(raw)
         body = None if head is None else _body(exchange, raw, head)
     except NotHttpError as error:
-        failed = Answer(error_kind="bad_body", error=str(error))
+        failed = ParsedResponse(error_kind="bad_body", error=str(error))
         return _record(exchange, failed, np.empty(0, dtype=np.int64))
     if head is None or body is None:
         return unread_record(replace(exchange, failure=_no_head(exchange)))
     if not 200 <= head.status < 300:
-        failed = Answer(error_kind=f"http_{head.status}", error=_refusal(head, body.data))
+        failed = ParsedResponse(error_kind=f"http_{head.status}", error=_refusal(head, body.data))
         return _record(exchange, failed, np.empty(0, dtype=np.int64))
-    answer = read_answer(body.data)
+    answer = parse_response(body.data)
     kind, text = _judge(exchange, head, body, answer)
     answer = replace(answer, error_kind=kind, error=text)
     return _record(exchange, answer, body.raw_ends(answer.token_ends))
@@ -132,7 +132,7 @@ def _no_head(exchange: Exchange) -> tuple[str, str]:
 
 
 def _judge(
-    exchange: Exchange, head: Head, body: Body, answer: Answer
+    exchange: Exchange, head: Head, body: Body, answer: ParsedResponse
 ) -> tuple[str, str] | tuple[None, None]:
     """Return kind and text of the failure of an answer that began well; (None, None): it is good.
 
@@ -154,8 +154,8 @@ def _judge(
         failed = "truncated", "the answer ended without a finish reason or [DONE]"
     elif not answer.token_ends:
         counted = answer.output_tokens
-        told = "" if counted is None else f"; the server counted {counted} tokens"
-        failed = "no_token", f"the answer ended well and brought no output{told}"
+        counted_text = "" if counted is None else f"; the server counted {counted} tokens"
+        failed = "no_token", f"the answer ended well and brought no output{counted_text}"
     coding = head.headers.get("content-encoding", "identity")
     if failed and coding != "identity":
         failed = (
@@ -165,7 +165,9 @@ def _judge(
     return failed or (None, None)
 
 
-def _record(exchange: Exchange, answer: Answer, raw_ends: NDArray[np.int64]) -> RequestRecord:
+def _record(
+    exchange: Exchange, answer: ParsedResponse, raw_ends: NDArray[np.int64]
+) -> RequestRecord:
     request = exchange.request
     times_ns = np.asarray(exchange.read_times_ns, dtype=np.int64) - exchange.origin_ns
     read_ends = np.fromiter(accumulate(map(len, exchange.reads)), np.int64, len(exchange.reads))

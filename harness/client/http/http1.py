@@ -46,7 +46,7 @@ class Head:
 
     @property
     def body_bytes(self) -> int | None:
-        """The body's length; None where chunks or the end of the connection tell it."""
+        """The body's length; None where chunks or the end of the connection end it."""
         if self.status in _NO_BODY:
             return 0
         stated = self.headers.get("content-length")
@@ -77,7 +77,7 @@ def read_head(data: bytes) -> Head | None:
         begin = end.end()
 
 
-@lru_cache(maxsize=64)  # the answers of a run begin alike
+@lru_cache(maxsize=64)  # the responses of a run begin the same
 def _parsed_head(block: bytes, size_bytes: int) -> Head:
     line = _STATUS_LINE.match(block)
     if line is None:

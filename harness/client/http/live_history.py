@@ -19,36 +19,36 @@ from harness.client.http.http1 import NotHttpError, read_body, read_head
 from harness.workloads import Conversation, Segment, TokenIds
 from harness.workloads.prompts import token_ids
 
-# What makes a server tell the ids of its answers; TensorRT-LLM tells them in place of a text.
-_TELLS_IDS = {"return_token_ids": True, "detokenize": False}
-# In a JSON text these bytes are a key: a quote inside of a string stands behind a backslash.
+# Fields of a request for the token ids of its answer; TensorRT-LLM sends them in place of a text.
+_TOKEN_ID_FIELDS = {"return_token_ids": True, "detokenize": False}
+# In a JSON text these bytes are a key: a quote inside of a string follows a backslash.
 _IDS = re.compile(rb'"token_ids": ?\[([0-9, ]*)\]')
 _DONE = b"[DONE]"
 
 
 def takes_live(target: Target) -> bool:
-    """Return whether a server tells the ids of its answers and takes prompts of ids."""
+    """Return whether a server returns the token ids of its answers and takes prompts of ids."""
     by_ids = target.api == "completions" and target.vocabulary is not None
-    return by_ids and bool(_TELLS_IDS.keys() & target.fields)
+    return by_ids and bool(_TOKEN_ID_FIELDS.keys() & target.fields)
 
 
-def told_ids(target: Target) -> dict[str, bool]:
-    """Return the fields of a body that make `target` tell the ids of its answer."""
-    return {name: value for name, value in _TELLS_IDS.items() if name in target.fields}
+def token_id_fields(target: Target) -> dict[str, bool]:
+    """Return the fields of a body by which `target` returns the token ids of its answer."""
+    return {name: value for name, value in _TOKEN_ID_FIELDS.items() if name in target.fields}
 
 
 def playable(
     target: Target | None, conversations: Sequence[Conversation]
 ) -> tuple[tuple[Conversation, ...], tuple[str, ...]]:
-    """Return the conversations as `target` can be asked them, and what a reader must know of it."""
-    asked = tuple(conversations)
-    if target is None or takes_live(target) or not any(one.live for one in asked):
-        return asked, ()
+    """Return the conversations as `target` can play them, and notes on what differs."""
+    chats = tuple(conversations)
+    if target is None or takes_live(target) or not any(one.live for one in chats):
+        return chats, ()
     note = (
         "this server tells no token ids of its answers: its history is recorded, not live, and "
         "the drawn answers stand in the prompts"
     )
-    return tuple(replace(one, live=False) for one in asked), (note,)
+    return tuple(replace(one, live=False) for one in chats), (note,)
 
 
 def prompt_ids(request: Request, vocabulary: int = 128_000) -> TokenIds:
@@ -69,19 +69,19 @@ def with_answers(request: Request, drawn: TokenIds) -> TokenIds:
 def continued(request: Request, before: Request, answer: TokenIds | None) -> Request:
     """Return `request` with `answer`, that to `before`, behind the prompt of `before`.
 
-    With None the drawn answer stands there: what follows a failed turn is asked all the same.
+    With None the drawn answer stands there: the turns after a failed one are sent all the same.
     """
     place = len(before.prompt)
-    drawn, *request_set = request.prompt[place:]
+    drawn, *question = request.prompt[place:]
     answers = dict(before.answers)
     if answer is not None and len(answer):
         answers[place] = answer
         drawn = Segment(drawn.text, len(answer))
-    return replace(request, prompt=(*before.prompt, drawn, *request_set), answers=answers)
+    return replace(request, prompt=(*before.prompt, drawn, *question), answers=answers)
 
 
 def answer_ids(exchange: Exchange) -> TokenIds | None:
-    """Return the ids of an answer; None where it failed or told none."""
+    """Return the ids of an answer; None where it failed or has none."""
     raw = b"".join(exchange.reads)
     try:
         head = exchange.head or read_head(raw)
@@ -90,17 +90,17 @@ def answer_ids(exchange: Exchange) -> TokenIds | None:
         data = raw if exchange.head else read_body(raw, head, closed=exchange.eof).data
     except NotHttpError:
         return None
-    told = _IDS.findall(data)
-    if not told or _DONE not in data[-64:]:
+    parts = _IDS.findall(data)
+    if not parts or _DONE not in data[-64:]:
         return None
-    return np.array(b",".join(part for part in told if part).split(b","), dtype=np.int32)
+    return np.array(b",".join(part for part in parts if part).split(b","), dtype=np.int32)
 
 
 class LiveAnswers:
     """Keeps what came for the turns of live chats until the next turn is made."""
 
     def __init__(self) -> None:
-        self.recorded_turns = 0  # made with the drawn answer, since the server told no ids
+        self.recorded_turns = 0  # made with the drawn answer, since the server returned no ids
         self._answered: dict[str, Exchange] = {}
 
     def keep(self, exchange: Exchange) -> None:

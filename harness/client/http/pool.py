@@ -33,7 +33,7 @@ class Pool:
         self._wanted = 0
         self._lent = self._most_lent = 0  # the latter since connections were tended last
         self.opened = 0  # connections so far
-        self._turns = WakeQueue(clock)
+        self._wake_queue = WakeQueue(clock)
         self._tending: asyncio.Task[None] | None = None
 
     async def fill(self, count: int) -> int:
@@ -59,7 +59,7 @@ class Pool:
 
     async def open(self) -> Connection:
         """Return a new connection, lent at once. Raises `OSError`."""
-        connection = await open_connection(self._host, self._port, self._clock, self._turns)
+        connection = await open_connection(self._host, self._port, self._clock, self._wake_queue)
         self.opened += 1
         self._lend()
         self._open.add(connection)

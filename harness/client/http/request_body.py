@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from harness.adapters import Target
 from harness.client.base import Request
-from harness.client.http.live_history import prompt_ids, told_ids
+from harness.client.http.live_history import prompt_ids, token_id_fields
 from harness.workloads.prompts import prompt_text
 
 _HEADERS = {
@@ -23,7 +23,7 @@ PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
-    """How every request of a run is asked, beyond its own prompt and length."""
+    """The options of every request of a run, beyond its own prompt and length."""
 
     seed: int = 0
     cache_salt: str | None = None  # sent where the target takes one: no other run's cache answers
@@ -48,27 +48,27 @@ def endpoint(target: Target) -> SplitResult:
     return parts._replace(path=parts.path.rstrip("/") + PATHS[target.api], query="", fragment="")
 
 
-def body_bytes(target: Target, asking: RequestOptions, request: Request) -> bytes:
+def body_bytes(target: Target, options: RequestOptions, request: Request) -> bytes:
     """Return the JSON body of `request`; of what a server may not take, only what `target` lists.
 
     A chat is one user message: a recorded history stands inside it as text, so that all arms send
-    the same bytes, whatever was answered.
+    the same bytes, whatever the answers were.
     """
     body: dict[str, Any] = {"model": target.model, **_prompt(target, request)}
     body |= {"max_tokens": request.output_tokens, "temperature": 0, "stream": True}
     if "seed" in target.fields:
-        body["seed"] = asking.seed
+        body["seed"] = options.seed
     if "ignore_eos" in target.fields:
         body["ignore_eos"] = True
-    options = {
+    stream_options = {
         name: True for name in ("include_usage", "continuous_usage_stats") if name in target.fields
     }
-    if options:
-        body["stream_options"] = options
-    if "cache_salt" in target.fields and asking.cache_salt is not None:
-        body["cache_salt"] = asking.cache_salt
+    if stream_options:
+        body["stream_options"] = stream_options
+    if "cache_salt" in target.fields and options.cache_salt is not None:
+        body["cache_salt"] = options.cache_salt
     if request.live:
-        body |= told_ids(target)
+        body |= token_id_fields(target)
     return json.dumps(body, separators=(",", ":")).encode()
 
 

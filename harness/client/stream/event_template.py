@@ -1,7 +1,7 @@
 """Reads events that differ from one already read in their text and their counts only. Pure.
 
-Nearly all events of a stream are such. To tell them by their bytes is exact, and several times
-cheaper than to parse each as JSON.
+Nearly all events of a stream are such. To match their bytes is exact, and several times cheaper
+than to parse each as JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLAIN = re.compile(rb"([ !#-\[\]-~]*)")  # characters that stand for themselves
 _COUNT = re.compile(rb'"(?P<name>(?:total|completion)_tokens)": ?(?P<count>0|[1-9][0-9]{0,17})')
 _OUTPUT_COUNT = "completion_tokens"
 _NUMBER = rb"0|[1-9][0-9]{0,17}"
-TEXT_GROUP = 1  # of a match: what is the text
+TEXT_GROUP = 1  # of a match: the text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,11 @@ class EventTemplate:
     behind_counts: tuple[bytes, ...]  # what follows each count, up to the next
     output_count: int  # which of the counts is that of output tokens; -1: none of them
 
-    def read(self, events: Sequence[bytes]) -> list[re.Match[bytes] | None]:
-        """Return for each event a match that holds its text and counts, None where it is not alike.
+    def match(self, events: Sequence[bytes]) -> list[re.Match[bytes] | None]:
+        """Match each event: the match holds its text and counts. None where it differs elsewhere.
 
-        `before` is told apart from the rest, since it holds the id of the answer: a pattern of all
-        would have to be made for each answer.
+        `before` is compared on its own, since it holds the id of the response: a pattern of all
+        would have to be compiled for each response.
         """
         rest = _rest(self.after, self.behind_counts).fullmatch
         begun = map(bytes.startswith, events, repeat(self.before))
@@ -56,11 +56,11 @@ def _rest(after: bytes, behind_counts: tuple[bytes, ...]) -> re.Pattern[bytes]:
     return re.compile(b"".join((_PLAIN.pattern, re.escape(after), *counts)))
 
 
-def learned(data: bytes, value: Mapping[str, Any]) -> EventTemplate | None:
-    """Return how to read events like `data`, which says `value`; None where it has no such form.
+def learn_template(data: bytes, value: Mapping[str, Any]) -> EventTemplate | None:
+    """Return the template of events like `data`, whose JSON is `value`; None where there is none.
 
-    The text and the counts are changed and the whole is parsed: only where it then says just that,
-    and otherwise the same, is the form right.
+    The text and the counts are changed and the whole is parsed: only where just these have changed
+    in the result is the template right.
     """
     for begin in _TEXT_BEGINS.finditer(data):
         text = _PLAIN.match(data, begin.end())
@@ -69,7 +69,7 @@ def learned(data: bytes, value: Mapping[str, Any]) -> EventTemplate | None:
             changed = data[: text.start()] + text[0] + b"x" + pieces[0]
             for (_, count), piece in zip(counts, pieces[1:], strict=True):
                 changed += b"%d" % (count + 1) + piece
-            if _says_the_same(changed, text[0].decode(), dict(counts), value):
+            if _is_same_event(changed, text[0].decode(), dict(counts), value):
                 names = [name for name, _ in counts]
                 return EventTemplate(
                     before=data[: text.start()],
@@ -90,21 +90,21 @@ def _cut_at_counts(data: bytes) -> tuple[list[bytes], list[tuple[str, int]]]:
     return [*pieces, data[at:]], counts
 
 
-def _says_the_same(
+def _is_same_event(
     changed: bytes, text: str, counts: Mapping[str, int], value: Mapping[str, Any]
 ) -> bool:
     """Return whether `changed` is `value` but for one x behind its text and counts one higher."""
     try:
-        told = json.loads(changed)
-        choice = told["choices"][0]
+        parsed = json.loads(changed)
+        choice = parsed["choices"][0]
         if not _take_back_text(choice, text):
             return False
-        usage = told.get("usage") or {}
+        usage = parsed.get("usage") or {}
         for name, count in counts.items():
             if not isinstance(usage.get(name), int) or usage[name] != count + 1:
                 return False
             usage[name] = count
-        return bool(told == value and (_OUTPUT_COUNT in counts) == (_OUTPUT_COUNT in usage))
+        return bool(parsed == value and (_OUTPUT_COUNT in counts) == (_OUTPUT_COUNT in usage))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return False
 

@@ -282,7 +282,7 @@ def test_a_request_is_stamped_before_any_server_can_have_read_it() -> None:
     async def main() -> int | None:
         with Socket() as sock:
             connection = Connection(clock, WakeQueue(clock), sock, 0)
-            connection.ask(b"POST")
+            connection.send(b"POST")
             return connection.sent_ns
 
     clock = Clock()

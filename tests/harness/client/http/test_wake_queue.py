@@ -10,15 +10,15 @@ from harness.client.http.wake_queue import WakeQueue
 from harness.timing.clock import MonotonicClock
 
 
-async def woken(turns: WakeQueue, count: int, *, busy_rounds: int) -> list[int]:
+async def woken(wake_queue: WakeQueue, count: int, *, busy_rounds: int) -> list[int]:
     """Rounds of the loop after which each of `count` was awake, with reads in the first rounds."""
     futures = [asyncio.get_running_loop().create_future() for _ in range(count)]
     for future in futures:
-        turns.wake(future)
+        wake_queue.wake(future)
     rounds = [0] * count
     number = 0
     while not all(future.done() for future in futures):
-        turns.quiet = turns.quiet and number >= busy_rounds
+        wake_queue.quiet = wake_queue.quiet and number >= busy_rounds
         await asyncio.sleep(0)
         number += 1
         for index, future in enumerate(futures):
@@ -66,11 +66,11 @@ def test_nobody_waits_longer_than_the_limit() -> None:
 
     async def main() -> float:
         loop = asyncio.get_running_loop()
-        turns, future = WakeQueue(MonotonicClock()), loop.create_future()
+        wake_queue, future = WakeQueue(MonotonicClock()), loop.create_future()
         begin_s = loop.time()
-        turns.wake(future)
+        wake_queue.wake(future)
         while not future.done():
-            turns.quiet = False
+            wake_queue.quiet = False
             await asyncio.sleep(0)
         return loop.time() - begin_s
 
@@ -82,13 +82,13 @@ def test_who_was_cancelled_is_passed_over() -> None:
 
     async def main() -> tuple[bool, bool]:
         loop = asyncio.get_running_loop()
-        turns, gone, waiting = (
+        wake_queue, gone, waiting = (
             WakeQueue(MonotonicClock()),
             loop.create_future(),
             loop.create_future(),
         )
-        turns.wake(gone)
-        turns.wake(waiting)
+        wake_queue.wake(gone)
+        wake_queue.wake(waiting)
         gone.cancel()
         await asyncio.wait_for(waiting, 1)
         return gone.cancelled(), waiting.done()
@@ -101,9 +101,9 @@ def test_turns_go_on_after_all_had_theirs(again: int) -> None:
     """What ended later starts a wait of its own."""
 
     async def main() -> list[int]:
-        turns = WakeQueue(MonotonicClock())
+        wake_queue = WakeQueue(MonotonicClock())
         for _ in range(again):
-            await woken(turns, 9, busy_rounds=3)
-        return await woken(turns, 1, busy_rounds=2)
+            await woken(wake_queue, 9, busy_rounds=3)
+        return await woken(wake_queue, 1, busy_rounds=2)
 
     assert 2 < asyncio.run(main())[0] <= 5

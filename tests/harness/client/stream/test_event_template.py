@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streams import delta, event, token
 
-from harness.client.stream.event_template import TEXT_GROUP, EventTemplate, has_output, learned
+from harness.client.stream.event_template import (
+    TEXT_GROUP,
+    EventTemplate,
+    has_output,
+    learn_template,
+)
 
 
 def data_of(one: bytes) -> bytes:
@@ -20,12 +25,12 @@ def data_of(one: bytes) -> bytes:
 
 def form_of(one: bytes) -> EventTemplate | None:
     """The form learned of one event."""
-    return learned(data_of(one), json.loads(data_of(one)))
+    return learn_template(data_of(one), json.loads(data_of(one)))
 
 
 def told(form: EventTemplate, one: bytes) -> tuple[bool, int | None] | None:
     """Output and running count of an event, read by its form; None where it is not alike."""
-    [match] = form.read([data_of(one)])
+    [match] = form.match([data_of(one)])
     if match is None:
         return None
     group = form.count_group
@@ -122,7 +127,7 @@ def test_the_first_of_several_texts_is_not_taken_for_the_answer() -> None:
         value = {"note": {"content": "n"}, "choices": [{"delta": {"content": text}}]}
         return data_of(event(value))
 
-    form = learned(make("a"), json.loads(make("a")))
+    form = learn_template(make("a"), json.loads(make("a")))
 
     assert form is not None
     assert told(form, make("bc")) == (True, None)

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streams import DONE, delta, event, token, usage, usage_event
 
-from harness.client.stream.answer import Answer, read_answer, refusal_text
+from harness.client.stream.response import ParsedResponse, parse_response, refusal_text
 
 
-def read(*events: bytes) -> Answer:
+def read(*events: bytes) -> ParsedResponse:
     """The answer that these pieces of a body make."""
-    return read_answer(b"".join(events))
+    return parse_response(b"".join(events))
 
 
 def ends_of(events: tuple[bytes, ...], *chosen: int) -> list[int]:
@@ -31,7 +31,7 @@ def test_a_plain_stream() -> None:
 
     answer = read(*events)
 
-    assert answer == Answer(
+    assert answer == ParsedResponse(
         response_id="cmpl-7",
         token_ends=ends_of(events, 0, 1, 2),
         tokens=[1, 1, 1],
@@ -273,7 +273,7 @@ def test_whatever_json_a_server_sends_there_is_an_answer(values: list[Any], done
     body = b"".join(b"data: " + json.dumps(value).encode() + b"\n\n" for value in values)
     bodies = [body + DONE * done, *(json.dumps(value).encode() for value in values[:1])]
 
-    for answer in map(read_answer, bodies):
+    for answer in map(parse_response, bodies):
         for text in (answer.response_id, answer.finish_reason, answer.error):
             assert text is None or text.encode()
         counts = (answer.prompt_tokens, answer.cached_prompt_tokens, answer.output_tokens)
@@ -286,7 +286,7 @@ def test_nesting_beyond_all_sense_is_a_bad_body() -> None:
     for depth in (100, 500, 900, 950, 980, 100_000):
         nested = b'{"choices":' + b"[" * depth + b"]" * depth + b',"error":' + b'{"error":' * depth
         nested += b"1" + b"}" * depth + b"}"
-        streamed, whole = read(b"data: " + nested + b"\n\n", DONE), read_answer(nested)
+        streamed, whole = read(b"data: " + nested + b"\n\n", DONE), parse_response(nested)
         assert streamed.error_kind in ("error_event", "bad_body")
         assert whole.error_kind in ("error_event", "bad_body")
         assert refusal_text(nested)
@@ -322,21 +322,21 @@ def test_some_finish_reasons_are_failures(finish: str, kind: str) -> None:
 )
 def test_what_is_no_answer_is_a_bad_body(body: bytes) -> None:
     """Neither events nor JSON, or events and JSON that say nothing known."""
-    assert read_answer(body).error_kind == "bad_body"
+    assert parse_response(body).error_kind == "bad_body"
 
 
 def test_an_event_cut_by_the_end_is_left_out() -> None:
     """Half an event is no bad body: that something is missing is told elsewhere."""
-    answer = read_answer(token("a") + token("b")[:20])
+    answer = parse_response(token("a") + token("b")[:20])
 
     assert (len(answer.token_ends), answer.error_kind, answer.done) == (1, None, False)
 
 
 def test_done_needs_no_blank_line() -> None:
     """Some servers stop right behind it, or put blanks around it."""
-    assert read_answer(token("a") + b"data: [DONE]").done
-    assert read_answer(token("a") + b"data: [DONE] \n\n").done
-    assert not read_answer(token("[DONE]")).done
+    assert parse_response(token("a") + b"data: [DONE]").done
+    assert parse_response(token("a") + b"data: [DONE] \n\n").done
+    assert not parse_response(token("[DONE]")).done
 
 
 def test_a_server_that_does_not_stream_answers_in_one_event() -> None:
@@ -349,7 +349,7 @@ def test_a_server_that_does_not_stream_answers_in_one_event() -> None:
         }
     ).encode()
 
-    answer = read_answer(body)
+    answer = parse_response(body)
 
     assert (answer.token_ends, answer.tokens) == ([len(body)], [4])
     assert (answer.output_tokens, answer.finish_reason, answer.done) == (4, "stop", True)
@@ -357,7 +357,7 @@ def test_a_server_that_does_not_stream_answers_in_one_event() -> None:
 
 def test_a_whole_body_that_is_an_error_fails() -> None:
     """An error with status 200 is none the better for it."""
-    answer = read_answer(b'{"error": {"message": "overloaded"}}')
+    answer = parse_response(b'{"error": {"message": "overloaded"}}')
 
     assert (answer.error_kind, answer.error) == ("error_event", "overloaded")
 

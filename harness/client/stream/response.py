@@ -1,4 +1,4 @@
-"""What the body of an answer says: token events, counts, how it ended. Pure; knows no time.
+"""Parse the body of a response: token events, counts, how it ended. Pure; knows no time.
 
 OpenAI's `completions` and `chat.completions`, streamed or not, as the engines send them.
 """
@@ -13,7 +13,12 @@ from itertools import repeat
 from operator import lt
 from typing import Any
 
-from harness.client.stream.event_template import TEXT_GROUP, EventTemplate, has_output, learned
+from harness.client.stream.event_template import (
+    TEXT_GROUP,
+    EventTemplate,
+    has_output,
+    learn_template,
+)
 from harness.client.stream.sse import Events, read_events
 
 _TEXT_LIMIT = 500  # characters of a foreign text that an error keeps
@@ -21,33 +26,33 @@ _NAME_LIMIT = 200  # characters of an id or a finish reason
 _MOST_TOKENS = (1 << 31) - 1  # no answer holds more: a larger count of a server is none
 _DONE = b"[DONE]"
 _STREAM = re.compile(rb"(\xef\xbb\xbf)?(data|event|id|retry)?:")  # how a stream of events begins
-_MESSAGES = ("message", "detail")  # fields that tell of an error where there is no answer
-_ANSWERS = (None, "message", "error")  # names of events that belong to the answer
+_MESSAGES = ("message", "detail")  # fields of an error where there is no answer
+_RESPONSE_EVENTS = (None, "message", "error")  # names of events that belong to the answer
 # A finish reason that is no end of an answer → the kind of failure.
 _NO_JSON = (ValueError, RecursionError)  # what is no JSON, and what is nested beyond all sense
 _BAD_ENDS = {"abort": "aborted", "error": "error_event"}
-# Of how many events of one stream the form is learned: the first may differ, and one in the middle.
-_FORMS = 3
+# From how many events of one stream a template is learned: the first may differ, and a later one.
+_LESSONS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """One answer, told apart into facts. Absent is None."""
+class ParsedResponse:
+    """The facts of one response body. Absent is None."""
 
     response_id: str | None = None
     token_ends: list[int] = field(default_factory=list)  # body bytes up to each token event's end
-    tokens: list[int] = field(default_factory=list)  # what each of them brought
+    tokens: list[int] = field(default_factory=list)  # of each token event
     prompt_tokens: int | None = None
     cached_prompt_tokens: int | None = None
     output_tokens: int | None = None  # the server's count
     finish_reason: str | None = None
-    done: bool = False  # the stream said [DONE], or the one JSON text is whole
-    error_kind: str | None = None  # what is wrong with what came; says nothing of what did not
+    done: bool = False  # [DONE] came, or the one JSON text is whole
+    error_kind: str | None = None  # what is wrong with the part that came
     error: str | None = None
 
 
-def read_answer(body: bytes) -> Answer:
-    """Return what `body` says, as far as it came: events, or one JSON text.
+def parse_response(body: bytes) -> ParsedResponse:
+    """Parse `body`, as far as it came: events, or one JSON text.
 
     `error_kind` is `error_event`, `aborted`, `bad_body` or None. Whatever a server sends, its
     strings can be stored, and its counts are 0 to 2³¹ − 1 or None.
@@ -56,52 +61,59 @@ def read_answer(body: bytes) -> Answer:
     if start.startswith(b"{"):
         return _read_json(body)
     if start and not _STREAM.match(start):
-        return Answer(error_kind="bad_body", error=f"neither events nor JSON: {shown(body)}")
-    reader = _Reader()
+        return ParsedResponse(
+            error_kind="bad_body", error=f"neither events nor JSON: {shown(body)}"
+        )
+    reader = _EventReader()
     _read_stream(reader, read_events(body))
-    return reader.answer()
+    return reader.response()
 
 
-def _read_json(body: bytes) -> Answer:
-    """Read the answer of a server that does not stream: one event, complete at its last byte."""
+def _read_json(body: bytes) -> ParsedResponse:
+    """Parse the response of a server that does not stream: one event, complete at its last byte."""
     try:
         value = json.loads(body)
     except _NO_JSON:
-        return Answer(error_kind="bad_body", error=f"JSON that does not parse: {shown(body)}")
-    reader = _Reader()
+        return ParsedResponse(
+            error_kind="bad_body", error=f"JSON that does not parse: {shown(body)}"
+        )
+    reader = _EventReader()
     reader.take(value, len(body), named_error=False)
     if "choices" not in value:
         reader.fail("bad_body", f"JSON that is no answer: {shown(body)}")
     reader.done = True
-    return reader.answer()
+    return reader.response()
 
 
-def _read_stream(reader: _Reader, events: Events) -> None:
+def _read_stream(reader: _EventReader, events: Events) -> None:
     if events.names or events.strays:
         _read_each(reader, events)
         return
-    form: EventTemplate | None = None
-    forms_left = _FORMS
-    alike: list[re.Match[bytes] | None] = [None] * (len(events.data) + 1)  # the last ends a run
+    template: EventTemplate | None = None
+    lessons_left = _LESSONS
+    matches: list[re.Match[bytes] | None] = [None] * (len(events.data) + 1)  # the last ends a run
     at = 0
     while at < len(events.data):
-        run_end = alike.index(None, at)
-        if form is not None and run_end > at:
-            reader.take_alike(events.ends[at:run_end], form, alike[at:run_end])
+        run_end = matches.index(None, at)
+        if template is not None and run_end > at:
+            reader.take_matched(events.ends[at:run_end], template, matches[at:run_end])
             at = run_end
             continue
         value = _read_event(reader, events, at)
         if reader.done:
             return  # the answer has ended; what follows belongs to nothing
-        if forms_left and value is not None:
-            forms_left -= 1
-            form = learned(events.data[at], value) or form
+        if lessons_left and value is not None:
+            lessons_left -= 1
+            template = learn_template(events.data[at], value) or template
             rest = events.data[at + 1 :]
-            alike[at + 1 :] = [*(form.read(rest) if form else repeat(None, len(rest))), None]
+            matches[at + 1 :] = [
+                *(template.match(rest) if template else repeat(None, len(rest))),
+                None,
+            ]
         at += 1
 
 
-def _read_each(reader: _Reader, events: Events) -> None:
+def _read_each(reader: _EventReader, events: Events) -> None:
     """Read a stream in which not every line is an event's data."""
     strays = list(reversed(events.strays))
     for index, end in enumerate(events.ends):
@@ -114,8 +126,8 @@ def _read_each(reader: _Reader, events: Events) -> None:
         reader.fail("bad_body", f"a line that is no event: {shown(stray)}")
 
 
-def _read_event(reader: _Reader, events: Events, index: int) -> dict[str, Any] | None:
-    """Read one event as JSON; return what it says where it brought output."""
+def _read_event(reader: _EventReader, events: Events, index: int) -> dict[str, Any] | None:
+    """Parse one event as JSON; return it where it carries output."""
     data, name = events.data[index], events.names.get(index)
     if data.strip() == _DONE:
         reader.done = True
@@ -129,14 +141,18 @@ def _read_event(reader: _Reader, events: Events, index: int) -> dict[str, Any] |
         elif name is None and not cut:  # an event with another name is a ping
             reader.fail("bad_body", f"an event that is no JSON: {shown(data)}")
         return None
-    if name not in _ANSWERS and isinstance(value, dict) and not {"choices", "error"} & set(value):
+    if (
+        name not in _RESPONSE_EVENTS
+        and isinstance(value, dict)
+        and not {"choices", "error"} & set(value)
+    ):
         return None  # a ping or a status that has a message
-    brought_output = reader.take(value, events.ends[index], named_error=name == "error")
-    return value if brought_output else None
+    carries_output = reader.take(value, events.ends[index], named_error=name == "error")
+    return value if carries_output else None
 
 
-class _Reader:
-    """Gathers what the events of one answer say."""
+class _EventReader:
+    """Collects the facts of one response from its events."""
 
     def __init__(self) -> None:
         self.done = False
@@ -166,14 +182,14 @@ class _Reader:
             return False
         if choices[0].get("finish_reason"):
             self._finish_reason = _name(choices[0]["finish_reason"])
-        brought_output = has_output(choices[0])
-        self.take_output(end, brought_output, total)
-        return brought_output
+        carries_output = has_output(choices[0])
+        self.take_output(end, carries_output, total)
+        return carries_output
 
     def take_output(self, end: int, has_text: bool, total: int | None) -> None:
         """Take one event's output, or none, and the running total that it carried.
 
-        Without text it counts only while the total tells the tokens, and when that has grown.
+        Without text it is an event only while running totals count the tokens and this one grew.
         """
         if total is not None and not _is_count(total):
             total = None
@@ -184,9 +200,9 @@ class _Reader:
         if total is not None:
             self._total = self._usage["output"] = total
 
-    def take_alike(self, ends: list[int], form: EventTemplate, matches: list[Any]) -> None:
-        """Take events that `form` has read, as `take_output` takes each; at once where it can."""
-        group = form.count_group
+    def take_matched(self, ends: list[int], template: EventTemplate, matches: list[Any]) -> None:
+        """Take events that `template` matched, as `take_output` does; all at once where it can."""
+        group = template.count_group
         texts = [match[TEXT_GROUP] for match in matches]
         totals = [] if group is None else [int(match[group]) for match in matches]
         if all(texts) and group is None:
@@ -204,7 +220,7 @@ class _Reader:
         self._totals += totals
 
     def _take_usage(self, usage: Mapping[str, Any]) -> int | None:
-        """Keep what a usage object says; return its count of output tokens."""
+        """Keep the counts of a usage object; return that of output tokens."""
         details = usage.get("prompt_tokens_details")
         cached = details.get("cached_tokens") if isinstance(details, dict) else None
         counts: dict[str, Any] = {
@@ -217,16 +233,16 @@ class _Reader:
         return known.get("output")
 
     def fail(self, kind: str, text: str) -> None:
-        """Note what is wrong; the first thing stands."""
+        """Keep the first failure; later ones change nothing."""
         self._error = self._error or (kind, text)
 
-    def answer(self) -> Answer:
-        """Return what all events together say."""
+    def response(self) -> ParsedResponse:
+        """Return the facts of all events together."""
         counted = self._usage.get("output")
         if self._finish_reason in _BAD_ENDS:
             text = f"the server ended the answer with finish_reason {self._finish_reason}"
             self.fail(_BAD_ENDS[self._finish_reason], text)
-        return Answer(
+        return ParsedResponse(
             response_id=self._response_id,
             token_ends=self._ends,
             tokens=self._tokens(),
@@ -249,7 +265,7 @@ class _Reader:
 
 
 def refusal_text(body: bytes) -> str:
-    """Return why the server refused, in its own words; empty where it does not say."""
+    """Return why the server refused, in its own words; empty where the body is."""
     try:
         message = _error_message(json.loads(body))
     except _NO_JSON:
@@ -258,11 +274,11 @@ def refusal_text(body: bytes) -> str:
 
 
 def _is_error(value: Mapping[str, Any]) -> bool:
-    """Return whether an event tells of an error: by its name, or by a message and no answer."""
+    """Return whether an event is an error: by its name, or by a message without an answer."""
     if value.get("error") or value.get("object") == "error":
         return True
-    told = any(isinstance(value.get(name), str | list | dict) for name in _MESSAGES)
-    return told and not any(name in value for name in ("choices", "usage"))
+    has_message = any(isinstance(value.get(name), str | list | dict) for name in _MESSAGES)
+    return has_message and not any(name in value for name in ("choices", "usage"))
 
 
 def _error_message(value: object) -> str | None:
@@ -274,10 +290,10 @@ def _error_message(value: object) -> str | None:
         return None
     inner = value.get("error")
     holder = inner if isinstance(inner, dict) else value
-    told = [holder.get(name) for name in ("error", *_MESSAGES) if holder.get(name)]
-    if not told and not isinstance(inner, dict):
+    texts = [holder.get(name) for name in ("error", *_MESSAGES) if holder.get(name)]
+    if not texts and not isinstance(inner, dict):
         return None
-    return shown(_text(told[0] if told else inner))
+    return shown(_text(texts[0] if texts else inner))
 
 
 def _rises(totals: list[int]) -> bool:
