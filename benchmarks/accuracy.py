@@ -19,13 +19,13 @@ import argparse
 import statistics
 from collections.abc import Callable, Sequence
 
-from harness.calibration.finding import Rung, Spread
+from harness.calibration.finding import MedianAndP99, Rung
 from harness.reference.process import reference_process
 from harness.reference.rungs import ITL_MS, TTFT_MS, cores, measured
 from harness.sweep_file import Load
 
 OUTPUT_TOKENS = 256
-ROWS: tuple[tuple[str, Callable[[Rung], Spread]], ...] = (
+ROWS: tuple[tuple[str, Callable[[Rung], MedianAndP99]], ...] = (
     ("first token", lambda run: run.first_ms),
     ("last token", lambda run: run.last_ms),
     ("each token", lambda run: run.each_ms),

@@ -1,4 +1,4 @@
-"""What is asked of an engine: prompts, lengths and conversations, drawn from seeds."""
+"""The requests for an engine: prompts, lengths and conversations, drawn from seeds."""
 
 from harness.workloads.base import (
     Conversation,

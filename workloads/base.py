@@ -1,4 +1,4 @@
-"""What is asked: conversations of turns, each with an exact prompt. Knows no clock, no engine."""
+"""Conversations of turns, each with an exact prompt. Knows no clock, no engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Turn:
     """One request of a conversation. The whole history is inside `prompt`."""
 
     prompt: tuple[Segment, ...]
-    output_tokens: int  # tokens asked for, at least 1
+    output_tokens: int  # requested tokens, at least 1
     think_time_ns: int = 0  # pause between the answer before and this turn; 0 for the first
 
     @property
@@ -69,7 +69,7 @@ class Workload(Protocol):
         ...
 
     def describe(self) -> str:
-        """Return what is asked, on one line, for the plan. Reads no file."""
+        """Describe the requests on one line, for the plan. Reads no file."""
         ...
 
     def draw(self, *, requests: int | None, seed: int, max_model_len: int) -> Drawn:

@@ -30,7 +30,7 @@ def fitting_conversations(
     their history. What is cut off is counted as `reason`; a candidate without any turn left is
     dropped, and the next one takes its place. Raises `WorkloadError`.
     """
-    wanted = _asked(name, requests)
+    wanted = _checked_count(name, requests)
     kept: list[Conversation] = []
     turns_kept = turns_cut = dropped = 0
     for candidate in candidates:
@@ -49,8 +49,8 @@ def fitting_conversations(
     return Drawn(conversations=tuple(kept), skipped=skipped)
 
 
-def _asked(name: str, requests: int | None) -> int:
-    """Return the number of requests asked for, which a drawn workload cannot do without."""
+def _checked_count(name: str, requests: int | None) -> int:
+    """Return `requests`, which a drawn workload cannot do without. Raises `WorkloadError`."""
     if requests is None:
         error = WorkloadError(f"{name}: drawn requests have no end of their own")
         error.add_note("say how many in the load: `requests: 400`, or a rate and a duration")

@@ -27,7 +27,7 @@ class SharedPrefix:
     groups: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse lengths of which nothing can be asked."""
+        """Refuse lengths that leave a prompt or an answer empty."""
         if self.groups < 1:
             raise WorkloadError(f"{self.name}: groups is {self.groups}, expected at least 1")
         if self.suffix_tokens.minimum < 1 or self.output_tokens.minimum < 1:
@@ -48,7 +48,7 @@ class SharedPrefix:
         )
 
     def describe(self) -> str:
-        """Return what is asked, on one line."""
+        """Describe the requests on one line."""
         groups = "" if self.groups == 1 else f", {self.groups} groups in turn"
         return (
             f"{self.name}: shared prefix {self.prefix_tokens.describe()}"

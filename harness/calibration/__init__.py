@@ -1,12 +1,12 @@
 """The calibration of the client: what it found, and where it is kept."""
 
-from harness.calibration.finding import LIMIT_MS, Rung, Spread, calibration_document
+from harness.calibration.finding import LIMIT_MS, MedianAndP99, Rung, calibration_document
 from harness.calibration.store import calibration_host, keep_calibration, latest_calibration
 
 __all__ = [
     "LIMIT_MS",
+    "MedianAndP99",
     "Rung",
-    "Spread",
     "calibration_document",
     "calibration_host",
     "keep_calibration",

@@ -13,21 +13,21 @@ from harness.results import percentiles
 
 SCHEMA_VERSION = 1
 LIMIT_MS = 1.0  # of a stamp's error at P99
-# Where the server itself was late so much, at P99, what the client did cannot be told.
+# Where the server itself was late so much, at P99, the client's error is unknown.
 SERVER_LIMIT_MS = 1.0
 
 Verdict = Literal["good", "client", "server"]
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """Two percentiles, in milliseconds."""
+class MedianAndP99:
+    """Two percentiles in milliseconds."""
 
     p50: float
     p99: float
 
     @classmethod
-    def of(cls, values_ms: NDArray[np.float64]) -> Spread:
+    def of(cls, values_ms: NDArray[np.float64]) -> MedianAndP99:
         """Return those of `values_ms`, which must not be empty."""
         return cls(*percentiles(values_ms, (0.5, 0.99)))
 
@@ -42,12 +42,14 @@ class Rung:
     tokens_per_s: float  # while all streams ran
     client_cores: float | None  # processor time of the client, a second of the load
     client_queued: float | None  # share of the time that it waited for a processor others had
-    first_ms: Spread
-    last_ms: Spread
-    each_ms: Spread
-    wait_ms: Spread  # from the client's sending to the server's reading: no fault of the client
-    server_late_ms: Spread  # by how much ticks began after they were due
-    server_sending_ms: Spread  # that the server was at one token
+    first_ms: MedianAndP99
+    last_ms: MedianAndP99
+    each_ms: MedianAndP99
+    wait_ms: (
+        MedianAndP99  # from the client's sending to the server's reading: no fault of the client
+    )
+    server_late_ms: MedianAndP99  # by how much ticks began after they were due
+    server_sending_ms: MedianAndP99  # that the server was at one token
 
     @property
     def error_ms(self) -> float:

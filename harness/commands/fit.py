@@ -19,13 +19,13 @@ from harness.output import PlainConsole, printing
 from harness.plan import Plan, PlannedRun, labels
 from harness.prediction import (
     METRICS,
-    Seen,
-    Unseen,
+    HeldOutMetric,
+    MeasuredRun,
     fitted_costs,
     fixed_toggles,
+    held_out_metrics,
+    measured_run,
     median_errors,
-    seen_run,
-    unseen_errors,
 )
 from harness.results import stored_row
 from harness.results.report import plain_table, print_within
@@ -48,7 +48,7 @@ def fit(arguments: argparse.Namespace) -> int:
     out = _new_file(arguments.out or folder / f"{runs[0].planned.arm.label}.profile.json")
     profile = _profile(runs)
     request_sets = RequestSets()
-    unseen = unseen_errors(
+    unseen = held_out_metrics(
         runs, profile, lambda run, measured: predict(run, request_sets, measured)
     )
     profile = replace(profile, errors=median_errors(unseen))
@@ -93,7 +93,7 @@ def _plan_again(folder: Path, named: Path | None) -> Plan:
     return plan
 
 
-def _measured(folder: Path, plan: Plan, label: str | None) -> tuple[list[Seen], list[str]]:
+def _measured(folder: Path, plan: Plan, label: str | None) -> tuple[list[MeasuredRun], list[str]]:
     """Return the runs of one real engine that may be believed, and which were left out, why."""
     planned = {run.key: run for run in plan.planned}
     stored = [run for run in read_runs(folder) if run.manifest["key"] in planned]
@@ -116,13 +116,13 @@ def _measured(folder: Path, plan: Plan, label: str | None) -> tuple[list[Seen], 
 
 def _believed(
     runs: Sequence[StoredRun], planned: dict[str, PlannedRun], left_out: list[str]
-) -> Iterator[Seen]:
+) -> Iterator[MeasuredRun]:
     """Yield the runs that came out ok and whose step times are those of the baseline."""
     ok = []
     for run in runs:
         row = stored_row(run)
         if row["status"] == "ok":
-            ok.append(seen_run(planned[run.manifest["key"]], run))
+            ok.append(measured_run(planned[run.manifest["key"]], run))
         else:
             left_out.append(f"{row['arm']}: {row['status'].upper()}: {row['reason']}")
     fixed = fixed_toggles(ok) if ok else {}
@@ -135,7 +135,7 @@ def _believed(
             yield one
 
 
-def _profile(runs: Sequence[Seen]) -> StepProfile:
+def _profile(runs: Sequence[MeasuredRun]) -> StepProfile:
     """Return the profile of these runs, its errors not known yet."""
     some = runs[0]
     settings, manifest = some.planned.arm.settings, some.stored.manifest
@@ -157,7 +157,7 @@ def _profile(runs: Sequence[Seen]) -> StepProfile:
     )
 
 
-def _print(profile: StepProfile, unseen: Sequence[Unseen], left_out: Sequence[str]) -> None:
+def _print(profile: StepProfile, unseen: Sequence[HeldOutMetric], left_out: Sequence[str]) -> None:
     console = PlainConsole()
     costs = profile.costs
     sys.stdout.write(
@@ -182,7 +182,7 @@ def _print(profile: StepProfile, unseen: Sequence[Unseen], left_out: Sequence[st
         sys.stdout.write(f"left out: {reason}\n")
 
 
-def _rows(unseen: Sequence[Unseen]) -> Iterator[tuple[str, ...]]:
+def _rows(unseen: Sequence[HeldOutMetric]) -> Iterator[tuple[str, ...]]:
     for cell in dict.fromkeys(one.cell for one in unseen):
         found = []
         for metric in METRICS:

@@ -29,15 +29,15 @@ _ELSEWHERE: Mapping[str, tuple[Place, ...]] = {
 def engine_arms(
     spec: SweepSpec, choice: EngineChoice, adapter: EngineAdapter
 ) -> tuple[list[PlannedArm], list[str]]:
-    """Return the arms of a sweep on one engine, and notes on a baseline that is not as asked.
+    """Return the arms of a sweep on one engine, and notes on a baseline that is not as requested.
 
     An arm that the engine cannot follow or that does not fit has the reason; so has one whose
     settings are those of an arm before. Raises `EngineError` when the baseline cannot start. An
     engine whose program is not here is planned all the same; its arms say what is missing.
     """
     choice, missing = plannable(spec, choice, adapter)
-    asked = settings_of(spec, choice, spec.baseline)
-    baseline = with_implied(adapter, asked)
+    requested = settings_of(spec, choice, spec.baseline)
+    baseline = with_implied(adapter, requested)
     _check_baseline(spec, choice, adapter, baseline)
     arms: list[PlannedArm] = []
     for arm in arms_of(spec.design, spec.toggles):
@@ -50,14 +50,14 @@ def engine_arms(
                 engine_version=adapter.version_of(settings),
                 engine_kind=adapter.engine_kind,
                 settings=settings,
-                flipped=_flips(adapter, asked, baseline, arm),
+                flipped=_flips(adapter, requested, baseline, arm),
                 launch_line=tuple(adapter.launch_line(settings)),
                 gpus=int(settings.toggles["tensor_parallel"].kind),
                 reason=_reason(adapter, settings, arm, arms),
                 missing=missing,
             )
         )
-    return arms, list(_baseline_notes(choice, adapter, asked, baseline))
+    return arms, list(_baseline_notes(choice, adapter, requested, baseline))
 
 
 def plannable(
@@ -80,7 +80,7 @@ def plannable(
 def settings_of(
     spec: SweepSpec, choice: EngineChoice, toggles: Mapping[str, ToggleValue]
 ) -> EngineSettings:
-    """Return what an engine of the sweep is asked to be with these values of all toggles."""
+    """Return the settings of an engine of the sweep with these values of all toggles."""
     return EngineSettings(
         model=choice.model or spec.model,
         gpu=spec.hardware.gpu,
@@ -103,7 +103,7 @@ def settings_of(
 
 
 def with_implied(adapter: EngineAdapter, settings: EngineSettings) -> EngineSettings:
-    """Return settings with what their values drag along."""
+    """Return settings with what their values imply."""
     return replace(settings, toggles={**settings.toggles, **adapter.implied(settings)})
 
 
@@ -117,7 +117,7 @@ def _check_baseline(
 
 
 def _located(spec: SweepSpec, choice: EngineChoice, error: EngineError) -> EngineError:
-    """Return an error of the baseline with the place in the file that may mend it."""
+    """Return an error of the baseline with the place in the file that may fix it."""
     place = spec.where(*_places(spec, choice, error.about))
     located = EngineError(f"{place}{choice.label}: the baseline cannot start: {error}")
     for note in getattr(error, "__notes__", []):
@@ -135,12 +135,12 @@ def _places(spec: SweepSpec, choice: EngineChoice, about: str | None) -> list[Pl
 
 
 def _flips(
-    adapter: EngineAdapter, asked: EngineSettings, baseline: EngineSettings, arm: Arm
+    adapter: EngineAdapter, requested: EngineSettings, baseline: EngineSettings, arm: Arm
 ) -> dict[str, Flip]:
     """Return the flips of an arm, each with what it alone drags along."""
     flips = {}
     for toggle, value in arm.values.items():
-        alone = replace(asked, toggles={**asked.toggles, toggle: value})
+        alone = replace(requested, toggles={**requested.toggles, toggle: value})
         implied = {
             name: dragged
             for name, dragged in adapter.implied(alone).items()
@@ -176,13 +176,16 @@ def _reason(
 
 
 def _baseline_notes(
-    choice: EngineChoice, adapter: EngineAdapter, asked: EngineSettings, baseline: EngineSettings
+    choice: EngineChoice,
+    adapter: EngineAdapter,
+    requested: EngineSettings,
+    baseline: EngineSettings,
 ) -> Iterator[str]:
-    reasons = adapter.reasons(asked)
+    reasons = adapter.reasons(requested)
     if AS_IT_IS in baseline.toggles.values():
         yield f"{choice.label}: no toggle is set, and its cache is not emptied: it is not ours"
         return
-    for toggle, value in asked.toggles.items():
+    for toggle, value in requested.toggles.items():
         if baseline.toggles[toggle] != value:
             yield (
                 f"{choice.label}: the baseline's {toggle} is {baseline.toggles[toggle].label}, "

@@ -1,4 +1,4 @@
-"""What each engine can follow: every toggle and value, asked of the adapters themselves."""
+"""What each engine can follow: every toggle and value, from the adapters themselves."""
 
 from __future__ import annotations
 
@@ -47,39 +47,39 @@ class Capability:
 def capabilities(
     label: str,
     adapter: EngineAdapter,
-    asked: EngineSettings,
+    requested: EngineSettings,
     values: Mapping[str, tuple[ToggleValue, ...]],
 ) -> tuple[Capability, ...]:
     """Return what an engine does with every value of every toggle.
 
-    `asked` is the baseline as the sweep asks for it, `values` are the sweep's own values of a
+    `requested` is the baseline as the sweep requests it, `values` are the sweep's own values of a
     toggle; those that it does not name come after them.
     """
     found: list[Capability] = []
     for toggle in TOGGLES:
         tried = [
-            _capability(label, adapter, asked, toggle, value)
-            for value in _values(toggle, asked, values.get(toggle, ()))
+            _capability(label, adapter, requested, toggle, value)
+            for value in _values(toggle, requested, values.get(toggle, ()))
         ]
         found += _always(tried)
     return tuple(found)
 
 
 def _values(
-    toggle: str, asked: EngineSettings, named: tuple[ToggleValue, ...]
+    toggle: str, requested: EngineSettings, named: tuple[ToggleValue, ...]
 ) -> Iterator[ToggleValue]:
     """Yield the sweep's values, the baseline's first, then the kinds that it leaves out."""
-    chosen = dict.fromkeys((asked.toggles[toggle], *named))
+    chosen = dict.fromkeys((requested.toggles[toggle], *named))
     yield from chosen
     kinds = {value.kind for value in chosen}
     yield from (ToggleValue(kind) for kind in TOGGLES[toggle] if kind not in kinds)
 
 
 def _capability(
-    label: str, adapter: EngineAdapter, asked: EngineSettings, toggle: str, value: ToggleValue
+    label: str, adapter: EngineAdapter, requested: EngineSettings, toggle: str, value: ToggleValue
 ) -> Capability:
-    alone = replace(asked, toggles={**asked.toggles, toggle: value})
-    implied, base = adapter.implied(alone), adapter.implied(asked)
+    alone = replace(requested, toggles={**requested.toggles, toggle: value})
+    implied, base = adapter.implied(alone), adapter.implied(requested)
     dragged = {name: to.label for name, to in implied.items() if base.get(name) != to}
     dragged.pop(toggle, None)
     status, reason = _outcome(adapter, alone, toggle, implied)

@@ -1,4 +1,4 @@
-"""What a workload asks under a load, counted before anything starts: requests, tokens, P99."""
+"""The demand of a workload under a load, counted before anything starts: requests, tokens, P99."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MANY_STARTS = 100  # expected of a Poisson process, which then never has none
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What one run of a workload under a load asks; drawn for the first block, others are alike."""
+    """The requests of one run of a workload under a load; drawn for the first block."""
 
     workload: str
     load: Load
@@ -35,7 +35,9 @@ class Demand:
     span_ns: int | None  # from first to last start, where the load has times of its own
     skipped: Mapping[str, int]  # reason → rows or turns left out
     notes: tuple[str, ...]
-    available: int | None = None  # requests that there are, of a trace; None: no end, or all asked
+    available: int | None = (
+        None  # requests that there are, of a trace; None: no end, or all requested
+    )
 
     @property
     def slots(self) -> int | None:
@@ -63,26 +65,26 @@ class Demand:
         """Whether a 95 % upper bound of P99 exists for so many requests."""
         return self.measured >= P99_REQUESTS
 
-    def doubts(self) -> list[str]:
-        """Return what these counts cannot carry, each with what would."""
-        doubts = []
+    def warnings(self) -> list[str]:
+        """Return a warning, with its remedy, for each statistic that needs larger counts."""
+        warnings = []
         concurrency = self.load.concurrency or 0
         if self.slots is not None and self.slots < concurrency:
-            doubts.append(
+            warnings.append(
                 f"only {self.slots} conversations: never {concurrency} at once; "
                 f"{self._closed_remedy()}"
             )
         if not self.steady:
-            doubts.append(
+            warnings.append(
                 f"headline is the whole run: {self.after_ramp} requests after the ramp, fewer than "
                 f"{STEADY_FACTOR} × {concurrency}; for a steady window {self._closed_remedy()}"
             )
         if not self.p99_reliable:
-            doubts.append(
+            warnings.append(
                 f"P99 not reliable: {self.measured} measured requests, {P99_REQUESTS} needed; "
                 f"{self._remedy()}"
             )
-        return doubts
+        return warnings
 
     def _remedy(self) -> str:
         """Return what to write for a reliable P99."""
@@ -94,8 +96,8 @@ class Demand:
             return "replay more rows"
         if self.available is not None and _most_starts(self.load, P99_REQUESTS) > self.available:
             return f"the trace has {self.available} rows to replay: take a longer one"
-        asked_ns = (self.load.duration_ns or 0) * P99_REQUESTS / max(1, self.requests)
-        return f"write duration: {math.ceil(asked_ns / 1e9)} s"
+        needed_ns = (self.load.duration_ns or 0) * P99_REQUESTS / max(1, self.requests)
+        return f"write duration: {math.ceil(needed_ns / 1e9)} s"
 
     def _closed_requests(self) -> int:
         """Return how many requests fill all slots, have a steady window, and a P99 in it."""
@@ -108,7 +110,7 @@ class Demand:
         )
 
     def _closed_remedy(self) -> str:
-        """Return what to write in a closed loop; the same for all of its doubts."""
+        """Return what to write in a closed loop; the same for all of its warnings."""
         requests, available = self._closed_requests(), self.available
         if available is None or requests <= available:
             return f"write requests: {requests}"
@@ -118,7 +120,7 @@ class Demand:
 
 
 def demand_of(choice: WorkloadChoice, load: Load, *, seed: int, max_model_len: int) -> Demand:
-    """Return what `choice` asks under `load`. Raises `WorkloadError` where nothing can be asked.
+    """Return the demand of `choice` under `load`. Raises `WorkloadError` where it is empty.
 
     Traces are read whole. Of a workload without end a part is drawn and counted up.
     """
@@ -126,7 +128,7 @@ def demand_of(choice: WorkloadChoice, load: Load, *, seed: int, max_model_len: i
     wanted, available = _wanted_requests(workload, load), None
     if isinstance(workload, TraceReplay) and wanted is not None:
         available = workload.replayable(max_model_len)
-        # Rows are read from a file, so asking for more than there are is told with what was asked.
+        # Rows are read from a file, so the error for too many requests names both counts.
         wanted = max(1, min(wanted, available)) if load.mode == "rate" else wanted
     drawn = workload.draw(requests=wanted, seed=seed, max_model_len=max_model_len)
     factor = _factor(load, drawn)
@@ -159,14 +161,14 @@ def check_starts(demand: Demand, seeds: Sequence[int]) -> None:
     if load.mode != "rate" or (demand.available is None and not random):
         return
     starts = [len(starts_of(load, seed=seed)) for seed in seeds]
-    told = f"{name}: {load.label} for {duration_text(load.duration_ns or 0)} starts"
+    starting = f"{name}: {load.label} for {duration_text(load.duration_ns or 0)} starts"
     if not min(starts):
-        error = WorkloadError(f"{told} no conversation in block {starts.index(0)}")
+        error = WorkloadError(f"{starting} no conversation in block {starts.index(0)}")
         error.add_note("write a longer duration or a higher rate")
         raise error
     if demand.available is not None and max(starts) > demand.available:
         error = WorkloadError(
-            f"{told} {max(starts)} conversations in block {starts.index(max(starts))}, "
+            f"{starting} {max(starts)} conversations in block {starts.index(max(starts))}, "
             f"but the trace has only {demand.available} rows to replay"
         )
         error.add_note(f"{_fewer_starts(load, demand.available)}; rows are never repeated")
@@ -203,7 +205,7 @@ def _expected_starts(load: Load) -> float:
 
 
 def _factor(load: Load, drawn: Drawn) -> float:
-    """Return how many times what was drawn is what will be asked."""
+    """Return the ratio of the requests to those that were drawn."""
     if load.mode == "trace":
         return 1.0
     if load.mode == "rate":  # a rate counts conversations, not requests

@@ -1,4 +1,4 @@
-"""How long a run will take, roughly: an idle engine's speed times what is asked. Never a result."""
+"""How long a run will take, roughly: an idle engine's speed times the demand. Never a result."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Expected:
     wall_s: float  # of the machine that runs the harness
 
 
-def with_what_is_asked_before(once: Expected | None, cache: str) -> Expected | None:
-    """Return how long a run takes with what brings its cache into `cache`, as far as is foreseen.
+def with_cache_setup(once: Expected | None, cache: str) -> Expected | None:
+    """Return the duration of a run with the set-up of its cache, as far as it is predicted.
 
     A steady cache takes the same again, at least; priming takes next to nothing.
     """

@@ -17,7 +17,7 @@ from harness.load import steady_seed
 from harness.plan.arms import engine_arms, plannable, settings_of
 from harness.plan.capability import Capability, capabilities
 from harness.plan.demand import Demand, check_starts, demand_of
-from harness.plan.estimate import expected, with_what_is_asked_before
+from harness.plan.estimate import expected, with_cache_setup
 from harness.plan.planned import Plan, PlannedArm, PlannedRun, RunConditions, labels
 from harness.results.store import FORMAT
 from harness.sweep_file import CONTROL_ARM, Load, SweepSpec, WorkloadChoice
@@ -29,7 +29,7 @@ _SEED_BITS = 53  # whole in every reader of JSON
 def make_plan(spec: SweepSpec, adapters: Mapping[str, EngineAdapter]) -> Plan:
     """Return the plan of a sweep; `adapters` holds one for each engine that the sweep names.
 
-    Within a block each arm of each engine is started once, in random order, and asked all
+    Within a block each arm of each engine is started once, in random order, and gets all
     workloads and loads; blocks follow one another. Raises `EngineError` when a baseline cannot
     start, and `WorkloadError` when a workload has nothing to ask.
     """
@@ -48,15 +48,15 @@ def make_plan(spec: SweepSpec, adapters: Mapping[str, EngineAdapter]) -> Plan:
 
 def _capabilities(spec: SweepSpec, adapters: Mapping[str, EngineAdapter]) -> Iterator[Capability]:
     values = {choice.name: choice.values for choice in spec.toggles}
-    for asked in spec.engines:
-        adapter = adapters[asked.engine]
-        choice, _ = plannable(spec, asked, adapter)
+    for configured in spec.engines:
+        adapter = adapters[configured.engine]
+        choice, _ = plannable(spec, configured, adapter)
         baseline = settings_of(spec, choice, spec.baseline)
         yield from capabilities(choice.label, adapter, baseline, values)
 
 
 def _demand(spec: SweepSpec, choice: WorkloadChoice, load: Load) -> Demand:
-    """Return what one workload asks under one load, checked for every block."""
+    """Return the demand of one workload under one load, checked for every block."""
     seeds = [_seed(spec, choice, load, block) for block in range(spec.blocks)]
     try:
         demand = demand_of(choice, load, seed=seeds[0], max_model_len=spec.max_model_len)
@@ -76,9 +76,9 @@ def _arms(
 ) -> tuple[list[PlannedArm], list[str]]:
     arms, notes = [], []
     for choice in spec.engines:
-        engine, said = engine_arms(spec, choice, adapters[choice.engine])
+        engine, remarks = engine_arms(spec, choice, adapters[choice.engine])
         arms += engine
-        notes += said
+        notes += remarks
     return arms, notes
 
 
@@ -106,7 +106,7 @@ def _runs(
                     load=load,
                     seed=seed,
                     conditions=conditions,
-                    expected=with_what_is_asked_before(
+                    expected=with_cache_setup(
                         expected(adapters[arm.engine], arm.settings, demand, simulated=simulated),
                         spec.cache,
                     )

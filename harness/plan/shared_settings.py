@@ -10,7 +10,7 @@ from harness.plan.planned import PlannedArm, labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class BaselineSetting:
     """One setting of the baselines: what each engine is started with."""
 
     name: str
@@ -26,7 +26,7 @@ class Setting:
         return {"setting": self.name, "values": dict(self.values), "shared": self.shared}
 
 
-def baseline_settings(arms: Sequence[PlannedArm]) -> list[Setting]:
+def baseline_settings(arms: Sequence[PlannedArm]) -> list[BaselineSetting]:
     """Return the effective settings of each engine's baseline, limits first, then toggles.
 
     What values drag along is in it already. An engine's own arguments and the names of its
@@ -35,10 +35,12 @@ def baseline_settings(arms: Sequence[PlannedArm]) -> list[Setting]:
     baselines: dict[str, PlannedArm] = {}
     for arm in arms:
         baselines.setdefault(arm.label, arm)  # the baseline comes first
-    told = {label: dict(_settings(arm)) for label, arm in baselines.items()}
-    names = dict.fromkeys(name for settings in told.values() for name in settings)
+    by_engine = {label: dict(_settings(arm)) for label, arm in baselines.items()}
+    names = dict.fromkeys(name for settings in by_engine.values() for name in settings)
     found = [
-        Setting(name=name, values={label: settings[name] for label, settings in told.items()})
+        BaselineSetting(
+            name=name, values={label: settings[name] for label, settings in by_engine.items()}
+        )
         for name in names
     ]
     return [setting for setting in found if any(setting.values.values())]

@@ -2,22 +2,22 @@
 
 from harness.prediction.fit import (
     METRICS,
-    Seen,
-    Unseen,
+    HeldOutMetric,
+    MeasuredRun,
     fitted_costs,
     fixed_toggles,
+    held_out_metrics,
+    measured_run,
     median_errors,
-    seen_run,
-    unseen_errors,
 )
 
 __all__ = [
     "METRICS",
-    "Seen",
-    "Unseen",
+    "HeldOutMetric",
+    "MeasuredRun",
     "fitted_costs",
     "fixed_toggles",
+    "held_out_metrics",
+    "measured_run",
     "median_errors",
-    "seen_run",
-    "unseen_errors",
 ]

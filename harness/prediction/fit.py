@@ -26,8 +26,8 @@ Predict = Callable[[PlannedRun, Outcome], Prediction]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """One stored run and what was planned of it."""
+class MeasuredRun:
+    """One stored run, its plan and the equations of its records."""
 
     planned: PlannedRun
     stored: StoredRun
@@ -42,7 +42,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unseen:
+class HeldOutMetric:
     """One metric of one run, measured and predicted by costs fitted to the other cells."""
 
     cell: tuple[str, str, str]
@@ -57,18 +57,18 @@ class Unseen:
         return self.predicted / self.measured - 1
 
 
-def seen_run(planned: PlannedRun, stored: StoredRun) -> Seen:
-    """Return a stored run with what its records say of steps."""
+def measured_run(planned: PlannedRun, stored: StoredRun) -> MeasuredRun:
+    """Return a stored run with the step equations of its records."""
     settings = planned.arm.settings
     speculative = settings.toggles["speculative"]
     drafts = int(dict(speculative.options).get("tokens", 5)) if speculative.kind != "off" else 0
     chunked = settings.toggles["chunked_prefill"].kind == "on"
     chunk = settings.max_batched_tokens if chunked else settings.max_model_len
     steps = Steps(queries=1 + drafts, chunk_tokens=chunk)
-    return Seen(planned, stored, equations(stored.records, steps))
+    return MeasuredRun(planned, stored, equations(stored.records, steps))
 
 
-def fixed_toggles(runs: Sequence[Seen]) -> dict[str, str]:
+def fixed_toggles(runs: Sequence[MeasuredRun]) -> dict[str, str]:
     """Return the toggles whose value is in the step times: those of the baseline's runs."""
     base = next((run for run in runs if run.planned.arm.name == "baseline"), runs[0])
     return {
@@ -96,13 +96,15 @@ def fitted_costs(parts: Sequence[Equations]) -> StepCosts:
     return StepCosts(**dict(zip(COSTS, map(float, _solved(_kept(found, near))), strict=True)))
 
 
-def unseen_errors(runs: Sequence[Seen], profile: StepProfile, predict: Predict) -> list[Unseen]:
+def held_out_metrics(
+    runs: Sequence[MeasuredRun], profile: StepProfile, predict: Predict
+) -> list[HeldOutMetric]:
     """Return each run's metrics beside those predicted from the runs of all other cells.
 
     Nothing for a single cell, which leaves no other.
     """
     cells = dict.fromkeys(run.cell for run in runs)
-    found: list[Unseen] = []
+    found: list[HeldOutMetric] = []
     for cell in cells if len(cells) > 1 else ():
         others = [run.equations for run in runs if run.cell != cell]
         costs = fitted_costs(others)
@@ -112,7 +114,7 @@ def unseen_errors(runs: Sequence[Seen], profile: StepProfile, predict: Predict) 
     return found
 
 
-def median_errors(found: Sequence[Unseen]) -> dict[str, float]:
+def median_errors(found: Sequence[HeldOutMetric]) -> dict[str, float]:
     """Return metric → median of the errors without their signs, a share."""
     metrics = dict.fromkeys(one.metric for one in found)
     return {
@@ -133,7 +135,7 @@ def _kept(found: Equations, which: Any) -> Equations:
     return Equations(found.counts[which], found.seconds[which])
 
 
-def _compared(run: Seen, profile: StepProfile, predict: Predict) -> Iterator[Unseen]:
+def _compared(run: MeasuredRun, profile: StepProfile, predict: Predict) -> Iterator[HeldOutMetric]:
     settings = replace(run.planned.arm.settings, step_profile=profile.facts())
     planned = replace(run.planned, arm=replace(run.planned.arm, settings=settings))
     prediction = predict(planned, _outcome(run.stored))
@@ -145,7 +147,7 @@ def _compared(run: Seen, profile: StepProfile, predict: Predict) -> Iterator[Uns
     for metric in METRICS:
         ours, theirs = predicted.get(metric), measured.get(metric)
         if ours and theirs:
-            yield Unseen(
+            yield HeldOutMetric(
                 cell=run.cell,
                 block=run.planned.block,
                 metric=metric,
@@ -155,5 +157,5 @@ def _compared(run: Seen, profile: StepProfile, predict: Predict) -> Iterator[Uns
 
 
 def _outcome(stored: StoredRun) -> Outcome:
-    """Return a stored run as the prediction wants it: what the engine told, no records."""
+    """Return a stored run as the prediction wants it: what the engine reported, no records."""
     return Outcome(records=[], status="ok", reason=None, facts=dict(stored.manifest))

@@ -1,4 +1,4 @@
-"""What the records of a run say of an engine's steps: one equation for each decode, one a prompt.
+"""An engine's steps from the records of a run: one equation for each decode, one a prompt.
 
 A client sees when tokens came. How many steps lie between the first and the last token of an
 answer, how many sequences they held and which prompts were computed in them follows from all
@@ -36,16 +36,16 @@ class Equations:
 
 
 def equations(records: RecordTable, steps: Steps) -> Equations:
-    """Return what the answered requests of a run say; those with unknown counts are left out."""
-    table = _Answers(records)
-    rows = [
+    """Return the equations of the answered requests of a run; unknown counts are left out."""
+    table = _CompletedRequests(records)
+    spans = [
         *(table.decode(i, steps) for i in range(table.count)),
         *(table.prompt(i, steps) for i in range(table.count)),
     ]
-    told = [row for row in rows if row is not None and row[1] > 0]
-    if not told:
+    rows = [row for row in spans if row is not None and row[1] > 0]
+    if not rows:
         return Equations(np.empty((0, len(COSTS))), np.empty(0))
-    counts, seconds = zip(*told, strict=True)
+    counts, seconds = zip(*rows, strict=True)
     return Equations(np.array(counts, dtype=float), np.array(seconds, dtype=float))
 
 
@@ -57,7 +57,7 @@ def together(parts: Sequence[Equations]) -> Equations:
     )
 
 
-class _Answers:
+class _CompletedRequests:
     """The answered requests of one run as arrays, in seconds and tokens."""
 
     def __init__(self, records: RecordTable) -> None:

@@ -44,8 +44,8 @@ class HttpRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What one completion asks for."""
+class CompletionRequest:
+    """The fields of one completion request."""
 
     response_id: str
     model: str
@@ -83,10 +83,10 @@ def waits_for_continue(buffer: bytearray) -> bool:
     return buffer.endswith(b"\r\n\r\n") and b"100-continue" in buffer.lower()
 
 
-def read_asked(request: HttpRequest, number: int, *, running_usage: bool) -> Asked:
-    """Return what completion number `number` asks for. Raises `BadRequestError`.
+def read_completion(request: HttpRequest, number: int, *, running_usage: bool) -> CompletionRequest:
+    """Parse `request` as completion number `number`. Raises `BadRequestError`.
 
-    `running_usage` False leaves out usage in every event though it is asked for.
+    `running_usage` False leaves out usage in every event though the request wants it.
     """
     chat = request.path.endswith("/chat/completions")
     try:
@@ -99,7 +99,7 @@ def read_asked(request: HttpRequest, number: int, *, running_usage: bool) -> Ask
         raise BadRequestError(f"the body is no completion request: {cause!r}") from cause
     if not isinstance(tokens, int) or tokens < 1:
         raise BadRequestError(f"max_tokens must be a whole number of at least 1, got {tokens!r}")
-    return Asked(
+    return CompletionRequest(
         response_id=f"{'chatcmpl' if chat else 'cmpl'}-{number}",
         model=str(body.get("model", "")),
         chat=chat,
@@ -119,46 +119,54 @@ def _prompt_tokens(body: dict[str, Any], *, chat: bool) -> int:
     return len(prompt.split()) if isinstance(prompt, str) else len(prompt)
 
 
-def events(asked: Asked) -> Iterator[bytes]:
+def events(completion: CompletionRequest) -> Iterator[bytes]:
     """Return the bytes that bring each token, one by one: one event in one HTTP chunk.
 
     The first of a chat begins with the event that names the role and brings no token.
     """
-    name = asked.response_id.encode()
-    role = _chunk(_form(asked.model, asked.chat, "role") % name) if asked.chat else b""
-    middle, last = (_form(asked.model, asked.chat, kind) % name for kind in ("token", "last"))
-    if asked.running_usage:
-        counted = _counted(asked, middle, last)
+    name = completion.response_id.encode()
+    role = (
+        _chunk(_form(completion.model, completion.chat, "role") % name) if completion.chat else b""
+    )
+    middle, last = (
+        _form(completion.model, completion.chat, kind) % name for kind in ("token", "last")
+    )
+    if completion.running_usage:
+        counted = _counted(completion, middle, last)
         return chain([role + next(counted)], counted)
-    if asked.tokens == 1:
+    if completion.tokens == 1:
         return iter([role + _chunk(last)])
     middle = _chunk(middle)
-    return chain([role + middle], repeat(middle, asked.tokens - 2), [_chunk(last)])
+    return chain([role + middle], repeat(middle, completion.tokens - 2), [_chunk(last)])
 
 
-def _counted(asked: Asked, middle: bytes, last: bytes) -> Iterator[bytes]:
+def _counted(completion: CompletionRequest, middle: bytes, last: bytes) -> Iterator[bytes]:
     """Yield the events with the count of tokens so far."""
-    prompt_tokens, begin = asked.prompt_tokens, middle.removesuffix(b"}\n\n")
-    for count in range(1, asked.tokens):
+    prompt_tokens, begin = completion.prompt_tokens, middle.removesuffix(b"}\n\n")
+    for count in range(1, completion.tokens):
         yield _chunk(begin + _USAGE % (prompt_tokens, prompt_tokens + count, count))
-    total = (prompt_tokens, prompt_tokens + asked.tokens, asked.tokens)
+    total = (prompt_tokens, prompt_tokens + completion.tokens, completion.tokens)
     yield _chunk(last.removesuffix(b"}\n\n") + _USAGE % total)
 
 
-def tail(asked: Asked) -> bytes:
-    """Return what follows the last token: usage where it was asked for, [DONE], the body's end."""
-    if not asked.usage:
+def tail(completion: CompletionRequest) -> bytes:
+    """Return what follows the last token: usage where it was requested, [DONE], the body's end."""
+    if not completion.usage:
         return _END
-    begin = _form(asked.model, asked.chat, "usage") % asked.response_id.encode()
-    total = (asked.prompt_tokens, asked.prompt_tokens + asked.tokens, asked.tokens)
+    begin = _form(completion.model, completion.chat, "usage") % completion.response_id.encode()
+    total = (
+        completion.prompt_tokens,
+        completion.prompt_tokens + completion.tokens,
+        completion.tokens,
+    )
     return _chunk(begin.removesuffix(b"}\n\n") + _USAGE % total) + _END
 
 
-@lru_cache(maxsize=64)  # the requests of a load are alike
+@lru_cache(maxsize=64)  # the requests of a load are the same
 def _form(model: str, chat: bool, kind: str) -> bytes:
     """Return an event of the kind role, token, last or usage, with `%b` in place of its id."""
-    said = {"role": {"role": "assistant", "content": ""}}.get(kind, {"content": _TEXT})
-    choice = {"index": 0, "delta": said} if chat else {"index": 0, "text": _TEXT}
+    delta = {"role": {"role": "assistant", "content": ""}}.get(kind, {"content": _TEXT})
+    choice = {"index": 0, "delta": delta} if chat else {"index": 0, "text": _TEXT}
     choice |= {"logprobs": None, "finish_reason": "length" if kind == "last" else None}
     event = {
         "id": _ID,
@@ -171,21 +179,23 @@ def _form(model: str, chat: bool, kind: str) -> bytes:
     return data.replace(b"%", b"%%").replace(_ID.encode(), b"%b", 1)
 
 
-def whole_answer(asked: Asked) -> bytes:
+def whole_answer(completion: CompletionRequest) -> bytes:
     """Return the answer of a request that does not stream."""
-    text = _TEXT * asked.tokens
-    said = {"message": {"role": "assistant", "content": text}} if asked.chat else {"text": text}
-    choice = {"index": 0, **said, "logprobs": None, "finish_reason": "length"}
+    text = _TEXT * completion.tokens
+    content = (
+        {"message": {"role": "assistant", "content": text}} if completion.chat else {"text": text}
+    )
+    choice = {"index": 0, **content, "logprobs": None, "finish_reason": "length"}
     usage = {
-        "prompt_tokens": asked.prompt_tokens,
-        "total_tokens": asked.prompt_tokens + asked.tokens,
-        "completion_tokens": asked.tokens,
+        "prompt_tokens": completion.prompt_tokens,
+        "total_tokens": completion.prompt_tokens + completion.tokens,
+        "completion_tokens": completion.tokens,
     }
     answer = {
-        "id": asked.response_id,
-        "object": "chat.completion" if asked.chat else "text_completion",
+        "id": completion.response_id,
+        "object": "chat.completion" if completion.chat else "text_completion",
         "created": _CREATED_S,
-        "model": asked.model,
+        "model": completion.model,
         "choices": [choice],
         "usage": usage,
     }
@@ -193,7 +203,7 @@ def whole_answer(asked: Asked) -> bytes:
 
 
 def page(request: HttpRequest, model: str) -> bytes:
-    """Return what is answered to anything but a completion: to what attaching asks, mostly."""
+    """Return the answer to anything but a completion: to the queries of an attaching client."""
     if request.method != "GET" or request.path not in ("/health", "/v1/models", "/version"):
         return refusal(404, f"there is no {request.method} {request.path} here")
     facts = {"id": model, "object": "model", "owned_by": "harness", "max_model_len": _MAX_MODEL_LEN}
@@ -213,7 +223,7 @@ def plain_answer(status: int, document: Any) -> bytes:
 
 
 def refusal(status: int, message: str) -> bytes:
-    """Return an answer that says no."""
+    """Return an error answer."""
     return plain_answer(status, {"error": {"message": message, "code": status}})
 
 

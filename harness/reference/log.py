@@ -1,7 +1,7 @@
 """What the reference server writes down: when each token left it, and how well it kept its tick.
 
-Times are nanoseconds of CLOCK_MONOTONIC, which `perf_counter_ns` reads in every process of a Linux
-machine alike. The log is lines of JSON. Light, since the server itself imports it.
+Times are nanoseconds of CLOCK_MONOTONIC, which `perf_counter_ns` reads the same in every process
+of a Linux machine. The log is lines of JSON. Light, since the server itself imports it.
 """
 
 from __future__ import annotations

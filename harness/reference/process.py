@@ -1,4 +1,4 @@
-"""The reference server as a process of its own: started, asked where it is, ended, its log read."""
+"""The reference server as a process of its own: started, located, ended, its log read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ReferenceProcess:
         self.pid = self._process.pid
 
     def target(self, api: str = "completions") -> Target:
-        """Return how it is asked, once it listens. Raises `EngineError` when it does not."""
+        """Return its address and API, once it listens. Raises `EngineError` when it does not."""
         port = self._process.stdout.readline().strip() if self._process.stdout else ""
         if not port:
             raise self._failure("did not start")
@@ -80,9 +80,9 @@ class ReferenceProcess:
     def _failure(self, what: str) -> EngineError:
         self.stop()
         error = EngineError(f"the reference server {what} (exit code {self._process.returncode})")
-        said = self._process.stderr.read().strip() if self._process.stderr else ""
-        if said:
-            error.add_note(f"its last line: {said.splitlines()[-1]}")
+        errors = self._process.stderr.read().strip() if self._process.stderr else ""
+        if errors:
+            error.add_note(f"its last line: {errors.splitlines()[-1]}")
         return error
 
 

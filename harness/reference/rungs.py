@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from harness.adapters import EngineError
-from harness.calibration import Rung, Spread
+from harness.calibration import MedianAndP99, Rung
 from harness.client import allow_open_files
 from harness.load import OWN_FILES, Played, RequestSet, play_http, request_set_of
 from harness.reference.log import ReferenceLog
@@ -100,7 +100,7 @@ def measured(
 
 
 def _queued_s() -> float | None:
-    """Return how long this process has waited for a processor that others had; None: not told."""
+    """Return how long this process has waited for a processor that others had; None: unknown."""
     try:
         return int(_RUN_DELAY.read_text(encoding="ascii").split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -131,12 +131,12 @@ def _rung(streams: int, played: Played, queued: float | None, log: ReferenceLog)
         tokens_per_s=_steady_tokens_per_s(log),
         client_cores=_cores_used((played.client or {}).get("workers", [])),
         client_queued=queued,
-        first_ms=Spread.of(errors.first_ms),
-        last_ms=Spread.of(errors.last_ms),
-        each_ms=Spread.of(errors.each_ms),
-        wait_ms=Spread.of(errors.wait_ms),
-        server_late_ms=Spread.of(np.array(log.lateness_ns()) / 1e6),
-        server_sending_ms=Spread.of(np.array([*log.sending_ns().values()]) / 1e6),
+        first_ms=MedianAndP99.of(errors.first_ms),
+        last_ms=MedianAndP99.of(errors.last_ms),
+        each_ms=MedianAndP99.of(errors.each_ms),
+        wait_ms=MedianAndP99.of(errors.wait_ms),
+        server_late_ms=MedianAndP99.of(np.array(log.lateness_ns()) / 1e6),
+        server_sending_ms=MedianAndP99.of(np.array([*log.sending_ns().values()]) / 1e6),
     )
 
 
@@ -153,6 +153,6 @@ def _steady_tokens_per_s(log: ReferenceLog) -> float:
 
 
 def _cores_used(workers: Sequence[dict[str, Any]]) -> float | None:
-    """Return the share of a core that the client took while the load ran; None: not told."""
+    """Return the share of a core that the client took while the load ran; None: unknown."""
     used = [(one["cpu_s"], one["wall_s"]) for one in workers if one.get("wall_s")]
     return sum(cpu_s / wall_s for cpu_s, wall_s in used) if used else None

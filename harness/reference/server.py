@@ -28,12 +28,12 @@ from harness.reference.bodies import (
     COMPLETIONS,
     CONTINUE,
     STREAM_HEAD,
-    Asked,
     BadRequestError,
+    CompletionRequest,
     HttpRequest,
     events,
     page,
-    read_asked,
+    read_completion,
     refusal,
     tail,
     take_request,
@@ -49,7 +49,7 @@ _AT_ONCE = 16  # sockets looked at before the tick is: reading many requests mus
 _IDLE_S = 0.2  # without a stream; then the log is written
 
 
-class _Connection:
+class _ClientConnection:
     """One client's connection, kept from request to request."""
 
     __slots__ = ("backlog", "buffer", "sock", "stream")
@@ -58,20 +58,32 @@ class _Connection:
         self.sock = sock
         self.buffer = bytearray()  # of requests that are not whole yet, or not yet answered
         self.backlog = bytearray()  # of an answer that the socket did not take
-        self.stream: _Stream | None = None
+        self.stream: _TokenStream | None = None
 
 
-class _Stream:
+class _TokenStream:
     """One answer on its way."""
 
-    __slots__ = ("asked", "connection", "events", "first_due_ns", "held", "received_ns", "sent_ns")
+    __slots__ = (
+        "completion",
+        "connection",
+        "events",
+        "first_due_ns",
+        "held",
+        "received_ns",
+        "sent_ns",
+    )
 
     def __init__(
-        self, asked: Asked, connection: _Connection, received_ns: int, ttft_ns: int
+        self,
+        completion: CompletionRequest,
+        connection: _ClientConnection,
+        received_ns: int,
+        ttft_ns: int,
     ) -> None:
-        self.asked = asked
+        self.completion = completion
         self.connection = connection
-        self.events: Iterator[bytes] = events(asked)
+        self.events: Iterator[bytes] = events(completion)
         self.received_ns = received_ns
         self.first_due_ns = received_ns + ttft_ns
         self.sent_ns: list[int] = []
@@ -80,7 +92,7 @@ class _Stream:
     @property
     def done(self) -> bool:
         """Whether all tokens have been sent."""
-        return len(self.sent_ns) == self.asked.tokens
+        return len(self.sent_ns) == self.completion.tokens
 
 
 class ReferenceServer:
@@ -100,9 +112,11 @@ class ReferenceServer:
         self._log = log
         self._ends = ends
         self._model, self._running_usage = model, running_usage
-        self._connections: dict[int, _Connection] = {}
-        self._waiting: deque[_Stream] = deque()  # before their first token, in the order of those
-        self._running: list[_Stream] = []
+        self._connections: dict[int, _ClientConnection] = {}
+        self._waiting: deque[_TokenStream] = (
+            deque()
+        )  # before their first token, in the order of those
+        self._running: list[_TokenStream] = []
         self._next_due_ns = perf_counter_ns()
         self._ended = False
         self._epoll = select.epoll()
@@ -152,7 +166,7 @@ class ReferenceServer:
             stream.sent_ns.append(perf_counter_ns())
             self._send(stream.connection, token)
             if stream.done:
-                self._send(stream.connection, tail(stream.asked))
+                self._send(stream.connection, tail(stream.completion))
                 done += 1
         if streams:
             tick = Tick(first_due_ns, begun_ns, perf_counter_ns(), len(streams))
@@ -163,7 +177,7 @@ class ReferenceServer:
                 if stream.done:
                     self._end(stream)
 
-    def _send(self, connection: _Connection, data: bytes) -> None:
+    def _send(self, connection: _ClientConnection, data: bytes) -> None:
         """Hand `data` to the socket, or keep what it does not take."""
         if connection.backlog:
             connection.backlog += data
@@ -173,23 +187,23 @@ class ReferenceServer:
         except BlockingIOError:
             sent = 0
         except OSError:
-            return  # the client has gone, which the epoll tells next
+            return  # the client has gone, which the epoll reports next
         if sent < len(data):
             connection.backlog += data[sent:]
             if connection.stream is not None:
                 connection.stream.held = True
             self._epoll.modify(connection.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
 
-    def _end(self, stream: _Stream) -> None:
-        """Note an answer that is over, and read what its connection asked meanwhile."""
+    def _end(self, stream: _TokenStream) -> None:
+        """Note an answer that is over, and read what its client has sent meanwhile."""
         self._note(stream)
         stream.connection.stream = None
         self._serve(stream.connection, perf_counter_ns())
 
-    def _note(self, stream: _Stream) -> None:
+    def _note(self, stream: _TokenStream) -> None:
         answer = SentAnswer(
-            response_id=stream.asked.response_id,
-            asked_tokens=stream.asked.tokens,
+            response_id=stream.completion.response_id,
+            asked_tokens=stream.completion.tokens,
             received_ns=stream.received_ns,
             sent_ns=stream.sent_ns,
             held=stream.held,
@@ -217,16 +231,16 @@ class ReferenceServer:
             return
         sock.setblocking(False)  # noqa: FBT003 - the standard library's own call
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connections[sock.fileno()] = _Connection(sock)
+        self._connections[sock.fileno()] = _ClientConnection(sock)
         self._epoll.register(sock.fileno(), select.EPOLLIN)
 
-    def _send_backlog(self, connection: _Connection) -> None:
+    def _send_backlog(self, connection: _ClientConnection) -> None:
         backlog = bytes(connection.backlog)
         connection.backlog.clear()
         self._epoll.modify(connection.sock.fileno(), select.EPOLLIN)
         self._send(connection, backlog)
 
-    def _read(self, connection: _Connection) -> None:
+    def _read(self, connection: _ClientConnection) -> None:
         try:
             data = connection.sock.recv(_READ_BYTES)
         except BlockingIOError:
@@ -240,7 +254,7 @@ class ReferenceServer:
         connection.buffer += data
         self._serve(connection, received_ns)
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: _ClientConnection) -> None:
         """Close a connection; an answer on its way ends here."""
         if (stream := connection.stream) is not None:
             self._note(stream)
@@ -252,7 +266,7 @@ class ReferenceServer:
 
     # Requests.
 
-    def _serve(self, connection: _Connection, received_ns: int) -> None:
+    def _serve(self, connection: _ClientConnection, received_ns: int) -> None:
         """Answer what the buffer holds, up to a request whose answer takes its time."""
         try:
             while connection.stream is None and connection.buffer:
@@ -263,21 +277,23 @@ class ReferenceServer:
                     return
                 self._answer(connection, request, received_ns)
         except BadRequestError as error:
-            connection.buffer.clear()  # where the next request begins cannot be told
+            connection.buffer.clear()  # where the next request begins is unknown
             self._send(connection, refusal(400, str(error)))
 
-    def _answer(self, connection: _Connection, request: HttpRequest, received_ns: int) -> None:
+    def _answer(
+        self, connection: _ClientConnection, request: HttpRequest, received_ns: int
+    ) -> None:
         if request.method == "POST" and request.path in COMPLETIONS:
-            asked = read_asked(request, self.requests, running_usage=self._running_usage)
+            completion = read_completion(request, self.requests, running_usage=self._running_usage)
             self.requests += 1
-            if asked.stream:
-                self._start(_Stream(asked, connection, received_ns, self._log.ttft_ns))
+            if completion.stream:
+                self._start(_TokenStream(completion, connection, received_ns, self._log.ttft_ns))
             else:
-                self._send(connection, whole_answer(asked))  # at once: it has no token times
+                self._send(connection, whole_answer(completion))  # at once: it has no token times
         else:
             self._send(connection, page(request, self._model))
 
-    def _start(self, stream: _Stream) -> None:
+    def _start(self, stream: _TokenStream) -> None:
         """Begin an answer: its head at once, its tokens at their ticks."""
         if not self._busy:  # ticks that nobody waited for are not late
             idle_ns = perf_counter_ns() - self._next_due_ns
@@ -288,7 +304,7 @@ class ReferenceServer:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM, Ctrl-C or, where asked, the end of stdin; return 0."""
+    """Serve until SIGTERM, Ctrl-C or, where requested, the end of stdin; return 0."""
     arguments = _parser().parse_args(words)
     if arguments.cpu is not None:
         os.sched_setaffinity(0, {arguments.cpu})
@@ -330,7 +346,7 @@ def send_unpaced(listener: socket.socket) -> None:
 
 
 def _descriptor_of_signals() -> int:
-    """Return a descriptor that has something once the process was told to end."""
+    """Return a descriptor that is readable once SIGTERM or Ctrl-C came."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer)

@@ -19,7 +19,7 @@ from harness.sweep_file.form import (
     MultiTurnForm,
     RateForm,
     SharedPrefixForm,
-    Sweep,
+    SweepForm,
     TraceForm,
     UniformLengths,
     WorkloadForm,
@@ -78,7 +78,7 @@ class WorkloadChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Traffic:
     """What a sweep asks: its workloads, its loads, and which of them go together."""
 
     workloads: tuple[WorkloadChoice, ...]
@@ -87,7 +87,7 @@ class Asked:
     notes: tuple[str, ...]  # pairs that were left out, and why
 
 
-def read_asked(forms: Sweep | Lists, problems: list[Problem]) -> Asked:
+def read_traffic(forms: SweepForm | Lists, problems: list[Problem]) -> Traffic:
     """Return what the file asks; what is wrong is added to `problems`."""
     _check_names(forms, problems)
     _check_histories(forms, problems)
@@ -97,19 +97,19 @@ def read_asked(forms: Sweep | Lists, problems: list[Problem]) -> Asked:
     loads = tuple(load for load in built_loads if load is not None)
     pairs: tuple[tuple[WorkloadChoice, Load], ...] = ()
     notes: tuple[str, ...] = ()
-    loads = _told_apart(loads)
+    loads = _with_full_labels(loads)
     if len(workloads) == len(forms.workloads) > 0 and len(loads) == len(forms.load) > 0:
         pairs, notes = _pairs(workloads, loads, problems)
-    return Asked(workloads=workloads, loads=loads, pairs=pairs, notes=notes)
+    return Traffic(workloads=workloads, loads=loads, pairs=pairs, notes=notes)
 
 
-def _told_apart(loads: tuple[Load, ...]) -> tuple[Load, ...]:
+def _with_full_labels(loads: tuple[Load, ...]) -> tuple[Load, ...]:
     """Return the loads, those of one short name with more in it."""
     short = Counter(load.label for load in loads)
-    return tuple(replace(load, told_apart=short[load.label] > 1) for load in loads)
+    return tuple(replace(load, full_label=short[load.label] > 1) for load in loads)
 
 
-def _check_names(forms: Sweep | Lists, problems: list[Problem]) -> None:
+def _check_names(forms: SweepForm | Lists, problems: list[Problem]) -> None:
     labels = [form.label or form.engine for form in forms.engines]
     names = [form.name for form in forms.workloads]
     for section, key, given in (("engines", "label", labels), ("workloads", "name", names)):
@@ -120,7 +120,7 @@ def _check_names(forms: Sweep | Lists, problems: list[Problem]) -> None:
                 problems.append(Problem((section, index), message))
 
 
-def _check_histories(forms: Sweep | Lists, problems: list[Problem]) -> None:
+def _check_histories(forms: SweepForm | Lists, problems: list[Problem]) -> None:
     """Refuse chats of both histories in one sweep: its figures would be of two kinds."""
     chats = {
         index: form.history
@@ -275,7 +275,7 @@ def _pairs(
             notes.append(f"load {load.label} is for traces only: not run with {', '.join(others)}")
         _check_answers(index, load, suited, problems)
         chosen.append(suited)
-    _check_alike(loads, chosen, problems)
+    _check_labels(loads, chosen, problems)
     for index, choice in enumerate(workloads):
         if not any(choice in suited for suited in chosen):
             problems.append(Problem(("workloads", index), f"no load is for '{choice.name}'"))
@@ -321,7 +321,7 @@ def _check_answers(
             problems.append(Problem(place, _with_notes(error)))
 
 
-def _check_alike(
+def _check_labels(
     loads: tuple[Load, ...], chosen: list[list[WorkloadChoice]], problems: list[Problem]
 ) -> None:
     """Refuse two loads of one label for one workload: their results could not be told apart."""

@@ -26,7 +26,7 @@ class Load:
     speedup: float | None = None  # seconds of the trace played in one second
     output_tokens: Lengths | None = None  # in place of the workload's own; None: its own
     workloads: tuple[str, ...] | None = None  # those that this load is for; None: all that it suits
-    told_apart: bool = False  # another load of the sweep has the same short name: say more
+    full_label: bool = False  # another load of the sweep has the same short name: say more
 
     @property
     def value(self) -> float | None:
@@ -36,7 +36,7 @@ class Load:
     @property
     def label(self) -> str:
         """A short name, such as `concurrency=100` or `rate=2,constant`; one load has one."""
-        return self._short + (self._more if self.told_apart else "")
+        return self._short + (self._more if self.full_label else "")
 
     @property
     def _short(self) -> str:
@@ -84,10 +84,10 @@ class Load:
 
         A cap only where there is one, so that loads without keep the draws that they had before.
         """
-        told = {**self.facts(), "output_tokens": repr(self.output_tokens)}
+        facts = {**self.facts(), "output_tokens": repr(self.output_tokens)}
         if self.max_concurrency is None:
-            del told["max_concurrency"]
-        return told
+            del facts["max_concurrency"]
+        return facts
 
     def describe(self) -> str:
         """Return what is asked, in a line of a plan."""

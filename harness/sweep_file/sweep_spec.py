@@ -19,10 +19,10 @@ from harness.sweep_file.form import (
     Engine,
     Lists,
     RuntimeForm,
-    Sweep,
+    SweepForm,
     validated,
 )
-from harness.sweep_file.lists import Asked, WorkloadChoice, read_asked
+from harness.sweep_file.lists import Traffic, WorkloadChoice, read_traffic
 from harness.sweep_file.load import Load
 from harness.sweep_file.problems import Place, Problem, line_of, spec_error, written
 from harness.sweep_file.toggles import (
@@ -106,7 +106,7 @@ class SweepSpec:
     max_failed_share: float
     price_per_gpu_hour: float | None
     seed: int
-    notes: tuple[str, ...]  # what the file asked for and does not get, with the reason
+    notes: tuple[str, ...]  # what the file requests and does not get, with the reason
     lines: Mapping[Place, int]  # where each value of the file stands
 
     @property
@@ -137,19 +137,19 @@ def load_sweep(
     toggles = read_toggles(source.data, problems)
     context = {"folder": path.parent, "engines": tuple(engines)}
     form, lists = _validated(without_toggles(source.data), context, problems)
-    asked = read_asked(lists, problems)
+    traffic = read_traffic(lists, problems)
     if form is not None and (fault := design_fault(form.design, toggles.choices)):
         problems.append(Problem(("design",), fault))
     if problems or form is None:
         raise spec_error(str(path), problems, source.lines)
-    return _spec(source, form, toggles, asked)
+    return _spec(source, form, toggles, traffic)
 
 
 def _validated(
     data: dict[str, Any], context: dict[str, Any], problems: list[Problem]
-) -> tuple[Sweep | None, Sweep | Lists]:
+) -> tuple[SweepForm | None, SweepForm | Lists]:
     """Return the whole form, None when something is wrong with it; and the lists that are right."""
-    form, found = validated(Sweep, data, context=context)
+    form, found = validated(SweepForm, data, context=context)
     if form is not None:
         return form, form
     problems.extend(found)
@@ -206,7 +206,7 @@ def _model(named: str, folder: Path) -> str:
     return named
 
 
-def _spec(source: Source, form: Sweep, toggles: Toggles, asked: Asked) -> SweepSpec:
+def _spec(source: Source, form: SweepForm, toggles: Toggles, traffic: Traffic) -> SweepSpec:
     base, hardware = form.base, Hardware(gpu=form.hardware.gpu, count=form.hardware.count)
     return SweepSpec(
         path=source.path,
@@ -226,9 +226,9 @@ def _spec(source: Source, form: Sweep, toggles: Toggles, asked: Asked) -> SweepS
         baseline=baseline_of(toggles, hardware.count),
         toggles=toggles.choices,
         design=form.design,
-        workloads=asked.workloads,
-        loads=asked.loads,
-        pairs=asked.pairs,
+        workloads=traffic.workloads,
+        loads=traffic.loads,
+        pairs=traffic.pairs,
         cache=form.cache,
         blocks=form.blocks,
         workers=form.workers,
@@ -237,6 +237,6 @@ def _spec(source: Source, form: Sweep, toggles: Toggles, asked: Asked) -> SweepS
         max_failed_share=form.max_failed_share,
         price_per_gpu_hour=form.price_per_gpu_hour,
         seed=form.seed,
-        notes=asked.notes,
+        notes=traffic.notes,
         lines=source.lines,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.adapters import BASELINE, TOGGLES, ToggleValue
-from harness.sweep_file.form import Speculation, validated
+from harness.sweep_file.form import SpeculationForm, validated
 from harness.sweep_file.problems import Place, Problem, did_you_mean, shown
 
 NUMBERS = ("tensor_parallel", "block_size")  # toggles whose value is a whole number
@@ -32,7 +32,7 @@ class Toggles:
 
 def read_toggles(data: Mapping[str, Any], problems: list[Problem]) -> Toggles:
     """Return the toggles in `base` and in `toggles`; what is wrong is added to `problems`."""
-    reader = _Reader(problems)
+    reader = _ToggleReader(problems)
     base_data = data.get("base")
     base = reader.base(base_data if isinstance(base_data, Mapping) else {})
     choices = reader.choices(data["toggles"], base) if "toggles" in data else ()
@@ -47,7 +47,7 @@ def without_toggles(data: Mapping[str, Any]) -> dict[str, Any]:
     return {**data, "base": {key: value for key, value in base.items() if key not in TOGGLES}}
 
 
-class _Reader:
+class _ToggleReader:
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
 
@@ -141,7 +141,7 @@ class _Reader:
         return None
 
     def _speculation(self, data: Mapping[str, Any], at: Place) -> ToggleValue | None:
-        form, problems = validated(Speculation, data, at=at)
+        form, problems = validated(SpeculationForm, data, at=at)
         self.problems.extend(problems)
         if form is None:
             return None

@@ -23,7 +23,7 @@ class TraceFormat:
     time_needed: bool = True  # else a file without any times is good: lengths only
     time_unit: str | None = None  # of a plain `timestamp`; None: the file's owner must say
     has_blocks: bool = False  # `hash_ids` may tell shared prefixes
-    marks: tuple[str, ...] = ()  # fields by which this form is told from the others
+    marks: tuple[str, ...] = ()  # fields by which this form is recognized
     block_tokens: int | None = None  # tokens an id; None: the file's owner must say
 
     @property

@@ -121,13 +121,13 @@ class TraceReplay:
         Shrunk where the ids do not fit the lengths at `block_tokens`, and all do at the format's
         own size: so that long prompts fit a small context, and share what they shared.
         """
-        own, asked = FORMATS[self.format].block_tokens, self.block_tokens
-        if own is None or asked is None or own == asked or not _mismatched(read):
+        own, wanted = FORMATS[self.format].block_tokens, self.block_tokens
+        if own is None or wanted is None or own == wanted or not _mismatched(read):
             return read
         whole = read_rows(self.path, replace(form, block_tokens=own))
         if _mismatched(whole):
             return read
-        rows = [shrink(row, own, asked) for row in whole.rows]
+        rows = [shrink(row, own, wanted) for row in whole.rows]
         return replace(whole, rows=rows, shrunk_from_tokens=own)
 
     def _read(self, form: TraceFormat) -> TraceRows:
@@ -156,7 +156,7 @@ class TraceReplay:
         return taken, too_long
 
     def _check_enough(self, found: int, requests: int | None, skipped: Counter[str]) -> None:
-        """Raise `WorkloadError` where no row is left, or fewer than were asked for."""
+        """Raise `WorkloadError` where no row is left, or fewer than requested."""
         left_out = ", ".join(f"{reason} {count}" for reason, count in skipped.items())
         because = f" (left out: {left_out})" if left_out else ""
         if requests is not None and requests < 1:

@@ -131,9 +131,9 @@ def _row(line: int, fields: Fields, form: TraceFormat) -> TraceRow:
     """Return the row that the fields of one line make. Raises `RowError`."""
     time_ns = _time_ns(fields, form)
     tokens = _tokens(fields, form.input_fields, "zero_input")
-    asked = _tokens(fields, form.output_fields, "zero_output")
+    output_tokens = _tokens(fields, form.output_fields, "zero_output")
     ids = _hash_ids(fields, tokens, form) if form.has_blocks else None
-    return TraceRow(line, time_ns, tokens, asked, ids)
+    return TraceRow(line, time_ns, tokens, output_tokens, ids)
 
 
 def _found(fields: Fields, names: tuple[str, ...]) -> tuple[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from harness.plan.capability import Capability
-from harness.plan.shared_settings import Setting
+from harness.plan.shared_settings import BaselineSetting
 
 READING = (
     "  a value without a number is offered; (always): the engine has no other; a number: see below"
@@ -37,7 +37,7 @@ def capability_rows(found: Sequence[Capability]) -> tuple[Rows, list[str]]:
     return rows, list(_footnotes(notes))
 
 
-def settings_rows(found: Sequence[Setting]) -> Rows:
+def settings_rows(found: Sequence[BaselineSetting]) -> Rows:
     """Return the baselines' settings side by side, those marked that differ."""
     engines = list(found[0].values)
     return [
@@ -65,10 +65,10 @@ def _footnotes(notes: dict[tuple[str, str, str], list[str]]) -> Iterable[str]:
 def _short(one: Capability, found: Sequence[Capability]) -> str:
     """Return a value without its options, where that still tells it from the others."""
     kind = one.value.partition("(")[0]
-    alike = [
+    same_kind = [
         other
         for other in found
         if (other.label, other.toggle, other.value.partition("(")[0])
         == (one.label, one.toggle, kind)
     ]
-    return kind if len(alike) == 1 else one.value
+    return kind if len(same_kind) == 1 else one.value

@@ -69,7 +69,7 @@ def _arm(arm: PlannedArm) -> dict[str, Any]:
 
 
 def _demand(demand: Demand) -> dict[str, Any]:
-    """Return what one workload asks under one load; counts are expected ones in open loop."""
+    """Return the demand of one workload under one load; counts are expected ones in open loop."""
     return {
         "workload": demand.workload,
         "load": demand.load.facts(),
@@ -83,7 +83,7 @@ def _demand(demand: Demand) -> dict[str, Any]:
         "steady_window": demand.steady,
         "p99_reliable": demand.p99_reliable,
         "skipped": dict(demand.skipped),
-        "doubts": demand.doubts(),
+        "doubts": demand.warnings(),
         "notes": list(demand.notes),
     }
 

@@ -1,4 +1,4 @@
-"""What a launch line says, for people: a command, the lines of its options file, differences."""
+"""A launch line for people: a command, the lines of its options file, differences."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def launch_lines(line: Sequence[str]) -> list[str]:
 def launch_difference(line: Sequence[str], baseline: Sequence[str], known: Collection[str]) -> str:
     """Return what a launch line has and the baseline's lacks; if nothing, what it leaves out.
 
-    A flag and its values are compared as one. What is `known` already is not told again.
+    A flag and its values are compared as one. What is `known` already is not repeated.
     """
     own, base = _units(line), _units(baseline)
     added = [unit for unit in own if unit not in base]
-    told = [unit.strip() for unit in added if unit not in known]
+    difference = [unit.strip() for unit in added if unit not in known]
     if not added:
         left_out = (unit for unit in base if unit not in own)
-        told = [f"without {unit.strip()}" for unit in left_out if unit not in known]
-    return " ".join(told)
+        difference = [f"without {unit.strip()}" for unit in left_out if unit not in known]
+    return " ".join(difference)
 
 
 def _command_end(line: Sequence[str]) -> int:

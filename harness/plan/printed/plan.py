@@ -1,4 +1,4 @@
-"""A plan for people: what each run will start and ask, what is skipped, what cannot be told."""
+"""A plan for people: what each run starts and sends, what is skipped, what is unknown."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def print_plan(plan: Plan, console: Console) -> None:
     say(["", "Each start is asked, in this order:"])
     say(f"  {choice.workload.describe()}" for choice in plan.spec.workloads)
     table(_demand_table(plan.demands))
-    say(_doubts(plan.demands), style="yellow")
+    say(_warnings(plan.demands), style="yellow")
     say(["", *_order(plan)])
     say(_skipped(plan), style="yellow")
     say(f"note: {note}" for note in _notes(plan))
@@ -73,11 +73,11 @@ def _heading(plan: Plan) -> list[str]:
     arms = len({run.arm.name for run in plan.planned})
     workloads = len({demand.workload for demand in plan.demands})
     loads = len({demand.load for demand in plan.demands})
-    asked = f"{count(workloads, 'workload')} × {count(loads, 'load')}"
+    traffic = f"{count(workloads, 'workload')} × {count(loads, 'load')}"
     if workloads * loads != len(plan.demands):
-        asked = f"{len(plan.demands)} pairs of workload and load"
+        traffic = f"{len(plan.demands)} pairs of workload and load"
     runs, starts = count(len(plan.planned), "run"), count(plan.starts, "server start")
-    parts = f"{count(arms, 'arm')} × {asked} × {count(blocks, 'block')}"
+    parts = f"{count(arms, 'arm')} × {traffic} × {count(blocks, 'block')}"
     return [f"{plan.spec.name}: {runs} = {parts}; {starts}"]
 
 
@@ -185,10 +185,10 @@ def _demand_row(demand: Demand) -> tuple[str, ...]:
     )
 
 
-def _doubts(demands: tuple[Demand, ...]) -> Iterator[str]:
+def _warnings(demands: tuple[Demand, ...]) -> Iterator[str]:
     for demand in demands:
-        for doubt in demand.doubts():
-            yield f"  {demand.workload}, {demand.load.label}: {doubt}"
+        for warning in demand.warnings():
+            yield f"  {demand.workload}, {demand.load.label}: {warning}"
 
 
 def _order(plan: Plan) -> Iterator[str]:

@@ -13,9 +13,9 @@ from harness.sweep_file.form.engine_models import Engine
 from harness.sweep_file.form.field_models import (
     MOST_LETTERS,
     EmpiricalLengths,
-    Lognormal,
+    LognormalForm,
     LognormalLengths,
-    Uniform,
+    UniformForm,
     UniformLengths,
 )
 from harness.sweep_file.form.models import (
@@ -24,13 +24,13 @@ from harness.sweep_file.form.models import (
     DraftTree,
     Gamma,
     GammaShape,
-    Hardware,
+    HardwareForm,
     Limits,
     MultiTurnForm,
     RateForm,
     SharedPrefixForm,
-    Speculation,
-    Sweep,
+    SpeculationForm,
+    SweepForm,
     TraceForm,
     TraceTimesForm,
 )
@@ -41,14 +41,14 @@ AnyForm = TypeVar("AnyForm", bound=BaseModel)
 
 # The mapping that an unknown key was found in: by the nearest key or union tag of its place.
 _FORMS: dict[str | int, type[BaseModel]] = {
-    "hardware": Hardware,
+    "hardware": HardwareForm,
     "base": Base,
     "slo": Limits,
     "engines": Engine,
-    "uniform": Uniform,
-    "lognormal": Lognormal,
+    "uniform": UniformForm,
+    "lognormal": LognormalForm,
     "gamma": GammaShape,
-    "speculative": Speculation,
+    "speculative": SpeculationForm,
     "tree": DraftTree,
     "<uniform>": UniformLengths,
     "<lognormal>": LognormalLengths,
@@ -144,5 +144,5 @@ def _message(item: ErrorDetails, at: Place) -> str:
 def _unknown(loc: tuple[str | int, ...], at: Place) -> tuple[str, list[str]]:
     """Return an unknown key and the keys that there are where it stands."""
     around = [part for part in (*at, *loc[:-1]) if part in _FORMS]
-    form = _FORMS[around[-1]] if around else Sweep
+    form = _FORMS[around[-1]] if around else SweepForm
     return str(loc[-1]), [*form.model_fields, *(TOGGLES if form is Base else ())]

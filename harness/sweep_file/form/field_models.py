@@ -72,7 +72,7 @@ Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Tokens = Annotated[int, Field(ge=1, le=_MOST_TOKENS)]
 Duration = Annotated[int, BeforeValidator(duration_ns)]
 SomeTime = Annotated[int, BeforeValidator(duration_ns), Field(gt=0)]
-Shard = Annotated[float, BeforeValidator(share)]
+Share = Annotated[float, BeforeValidator(share)]
 PositiveShare = Annotated[float, BeforeValidator(positive_share)]
 File = Annotated[Path, BeforeValidator(existing_file)]
 
@@ -85,14 +85,14 @@ class Form(BaseModel):
     )
 
 
-class Uniform(Form):
+class UniformForm(Form):
     """Bounds of `{uniform: …}`, both included."""
 
     low: Tokens
     high: Tokens
 
 
-class Lognormal(Form):
+class LognormalForm(Form):
     """Figures of `{lognormal: …}`; what falls outside of low and high is set to it."""
 
     median: Annotated[float, Field(ge=1)]
@@ -104,13 +104,13 @@ class Lognormal(Form):
 class UniformLengths(Form):
     """`{uniform: {low: 10, high: 20}}`."""
 
-    uniform: Uniform
+    uniform: UniformForm
 
 
 class LognormalLengths(Form):
     """`{lognormal: {median: 120, p99: 900}}`."""
 
-    lognormal: Lognormal
+    lognormal: LognormalForm
 
 
 class EmpiricalLengths(Form):

@@ -28,7 +28,7 @@ from harness.sweep_file.form.field_models import (
     LengthsForm,
     Name,
     PositiveShare,
-    Shard,
+    Share,
     SomeTime,
     Text,
     Tokens,
@@ -190,7 +190,7 @@ AnyLoad = Annotated[
 ]
 
 
-class Hardware(Form):
+class HardwareForm(Form):
     """The GPUs of the machine."""
 
     gpu: Text
@@ -238,7 +238,7 @@ class DraftTree(Form):
         return self
 
 
-class Speculation(Form):
+class SpeculationForm(Form):
     """A value of the toggle `speculative` with its options."""
 
     method: Annotated[
@@ -248,7 +248,7 @@ class Speculation(Form):
     tokens: Annotated[int, Field(ge=1, le=MOST_DRAFT_TOKENS)] | None = None  # drafted a step
     tree: DraftTree | None = None  # in place of `tokens`, which are a chain
     draft: Text | None = None  # the draft model
-    acceptance: Shard | None = None  # assumed share of drafted tokens that are accepted
+    acceptance: Share | None = None  # assumed share of drafted tokens that are accepted
 
     @model_validator(mode="after")
     def _chain_or_tree(self) -> Self:
@@ -303,12 +303,12 @@ def _workers(value: object) -> object:
     return None if value == "auto" else value
 
 
-class Sweep(Form):
+class SweepForm(Form):
     """A whole sweep file."""
 
     name: Name | None = None
     model: Text
-    hardware: Hardware
+    hardware: HardwareForm
     engines: EngineList
     base: Annotated[Base, BeforeValidator(_base_mapping)] = Base()
     toggles: Any = None  # read by `spec_toggles`
@@ -326,6 +326,6 @@ class Sweep(Form):
     workers: Annotated[int | None, BeforeValidator(_workers), Field(ge=1, le=256)] = None
     request_timeout: SomeTime = 1_800_000_000_000
     slo: Limits = Limits()
-    max_failed_share: Shard = 0.01
+    max_failed_share: Share = 0.01
     price_per_gpu_hour: Annotated[float, Field(ge=0)] | None = None
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0

@@ -18,7 +18,12 @@ from repository import ROOT
 from sweep_files import write
 
 from harness.calibration import store as calibration_store
-from harness.calibration.finding import Rung, Spread, calibration_document, highest_tokens_per_s
+from harness.calibration.finding import (
+    MedianAndP99,
+    Rung,
+    calibration_document,
+    highest_tokens_per_s,
+)
 from harness.calibration.store import keep_calibration, latest_calibration
 from harness.cli import main
 from harness.client.http.connection import Connection
@@ -39,7 +44,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_rung(streams: int = 16, error: float = 0.2, late: float = 0.1, **facts: Any) -> Rung:
-    errors = Spread(0.1, error)
+    errors = MedianAndP99(0.1, error)
     return Rung(
         **{
             "streams": streams,
@@ -51,9 +56,9 @@ def a_rung(streams: int = 16, error: float = 0.2, late: float = 0.1, **facts: An
             "first_ms": errors,
             "last_ms": errors,
             "each_ms": errors,
-            "wait_ms": Spread(0.5, 2.0),
-            "server_late_ms": Spread(0.05, late),
-            "server_sending_ms": Spread(0.01, 0.02),
+            "wait_ms": MedianAndP99(0.5, 2.0),
+            "server_late_ms": MedianAndP99(0.05, late),
+            "server_sending_ms": MedianAndP99(0.01, 0.02),
             **facts,
         }
     )
@@ -150,10 +155,10 @@ def test_a_verdict_tells_whose_fault_it_is() -> None:
     assert a_rung(error=1.0, late=1.0).verdict == "server"
     assert a_rung(error=0.9, late=5.0).verdict == "good"
     assert a_rung(error=0.9, late=5.0).server_fell_behind
-    held_up = a_rung(error=3.0, server_sending_ms=Spread(0.01, 2.0))
+    held_up = a_rung(error=3.0, server_sending_ms=MedianAndP99(0.01, 2.0))
     assert held_up.verdict == "server"
-    assert a_rung(first_ms=Spread(0.1, 4.0)).error_ms == 4.0
-    assert a_rung(last_ms=Spread(0.1, 4.0)).verdict == "client"
+    assert a_rung(first_ms=MedianAndP99(0.1, 4.0)).error_ms == 4.0
+    assert a_rung(last_ms=MedianAndP99(0.1, 4.0)).verdict == "client"
 
 
 def test_the_trusted_rate_is_that_of_the_last_good_rung_below_a_bad_one() -> None:

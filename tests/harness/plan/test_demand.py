@@ -44,22 +44,22 @@ def test_p99_rests_on_what_is_sent_after_the_ramp(
 def test_what_a_doubt_advises_removes_it(tmp_path: Path, concurrency: int) -> None:
     """Whoever writes the number that the plan names has a reliable P99."""
     few = demand(tmp_path, load=f"[{{concurrency: {concurrency}, requests: 250}}]")
-    advice = next(doubt for doubt in few.doubts() if doubt.startswith("P99 not reliable"))
+    advice = next(warning for warning in few.warnings() if warning.startswith("P99 not reliable"))
 
     more = demand(
         tmp_path,
         load=f"[{{concurrency: {concurrency}, requests: {advice.rsplit(' ', 1)[1]}}}]",
     )
 
-    assert not any("P99" in doubt for doubt in more.doubts())
+    assert not any("P99" in warning for warning in more.warnings())
 
 
 def test_a_steady_window_is_advised_with_its_number(tmp_path: Path) -> None:
     """Four requests a slot leave three after the ramp."""
-    [doubt] = demand(tmp_path, load="[{concurrency: 100, requests: 399}]").doubts()
+    [warning] = demand(tmp_path, load="[{concurrency: 100, requests: 399}]").warnings()
 
-    assert "299 requests after the ramp, fewer than 3 × 100" in doubt
-    assert doubt.endswith("write requests: 400")
+    assert "299 requests after the ramp, fewer than 3 × 100" in warning
+    assert warning.endswith("write requests: 400")
 
 
 def test_conversations_are_counted_whole(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_conversations_are_counted_whole(tmp_path: Path) -> None:
     asked = demand(tmp_path, workloads=CHAT, load="[{concurrency: 8, requests: 10}]")
 
     assert (asked.conversations, asked.requests, asked.slots) == (3, 12, 3)
-    assert "only 3 conversations: never 8 at once; write requests: 307" in asked.doubts()
+    assert "only 3 conversations: never 8 at once; write requests: 307" in asked.warnings()
 
 
 def test_tokens_are_counted_as_drawn(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_rate_counts_conversations(tmp_path: Path) -> None:
 
     assert (asked.conversations, asked.requests, asked.slots) == (60, 240, None)
     assert asked.span_ns == 30_000_000_000
-    assert asked.doubts() == [
+    assert asked.warnings() == [
         "P99 not reliable: 240 measured requests, 299 needed; write duration: 38 s"
     ]
 
@@ -117,7 +117,7 @@ def test_a_trace_is_counted_whole_with_what_it_leaves_out(tmp_path: Path) -> Non
     assert (asked.requests, asked.skipped) == (2, {"context_length": 1})
     assert asked.span_ns == 10_000_000_000
     assert asked.shared_tokens == 100
-    assert any("replay more rows" in doubt for doubt in asked.doubts())
+    assert any("replay more rows" in warning for warning in asked.warnings())
 
 
 def trace_file(folder: Path, rows: int) -> str:
@@ -135,11 +135,11 @@ def test_one_advice_removes_all_doubts(tmp_path: Path, concurrency: int, request
         tmp_path,
         workloads=CHAT,
         load=f"[{{concurrency: {concurrency}, requests: {requests}}}]",
-    ).doubts()
-    [advice] = {doubt.rsplit("write requests: ", 1)[1] for doubt in few}
+    ).warnings()
+    [advice] = {warning.rsplit("write requests: ", 1)[1] for warning in few}
 
     load = f"[{{concurrency: {concurrency}, requests: {advice}}}]"
-    assert demand(tmp_path, workloads=CHAT, load=load).doubts() == []
+    assert demand(tmp_path, workloads=CHAT, load=load).warnings() == []
 
 
 def test_no_more_rows_are_advised_than_the_trace_has(tmp_path: Path) -> None:
@@ -148,10 +148,10 @@ def test_no_more_rows_are_advised_than_the_trace_has(tmp_path: Path) -> None:
     closed = demand(tmp_path, workloads=workloads, load="[{concurrency: 20, requests: 60}]")
     opened = demand(tmp_path, workloads=workloads, load="[{rate: 1, duration: 20 s}]")
 
-    window, p99 = closed.doubts()
+    window, p99 = closed.warnings()
     assert "for a steady window write concurrency: 15, requests: 60" in window
     assert p99.endswith("the trace has 60 rows to replay: take a longer one")
-    [told] = opened.doubts()
+    [told] = opened.warnings()
     assert told.endswith("the trace has 60 rows to replay: take a longer one")
     steady = demand(tmp_path, workloads=workloads, load="[{concurrency: 15, requests: 60}]")
     assert steady.steady

@@ -28,7 +28,7 @@ from harness.experiment.request_sets import RequestSets
 from harness.experiment.sweep import Sweep
 from harness.plan.make import make_plan
 from harness.plan.planned import Plan
-from harness.prediction.fit import Unseen, fitted_costs, seen_run, unseen_errors
+from harness.prediction.fit import HeldOutMetric, fitted_costs, held_out_metrics, measured_run
 from harness.prediction.observations import Equations
 from harness.results.analysis import summarize
 from harness.results.store.sweep_folder import read_runs
@@ -110,10 +110,10 @@ def test_costs_come_back_from_the_runs_that_they_made(once: Once, tmp_path: Path
     """And predict runs of loads, workloads and arms that the fit did not see."""
     plan, out = copied(once, tmp_path)
     by_key = {run.key: run for run in plan.planned}
-    seen = [seen_run(by_key[run.manifest["key"]], run) for run in read_runs(out)]
+    seen = [measured_run(by_key[run.manifest["key"]], run) for run in read_runs(out)]
 
     costs = fitted_costs([run.equations for run in seen])
-    unseen = unseen_errors(seen, PROFILE, lambda run, told: predict(run, RequestSets(), told))
+    unseen = held_out_metrics(seen, PROFILE, lambda run, told: predict(run, RequestSets(), told))
 
     timer, known = FittedStepTime(costs), FittedStepTime(COSTS)
     for sequences, context in ((1, 700), (8, 6000)):
@@ -144,14 +144,14 @@ def test_the_command_fits_runs_of_a_real_engine(
         manifest = json.loads(path.read_text(encoding="utf-8"))
         path.write_text(json.dumps({**manifest, "engine_kind": "real"}), encoding="utf-8")
     words = ["fit", str(out), "--sweep", str(tmp_path / "sweep.yaml")]
-    found: list[list[Unseen]] = []
+    found: list[list[HeldOutMetric]] = []
 
-    def once_only(*given: Any) -> list[Unseen]:
+    def once_only(*given: Any) -> list[HeldOutMetric]:
         """Return what the first fit found: the second is of the same runs, and prints it anew."""
-        found.append(found[0] if found else unseen_errors(*given))
+        found.append(found[0] if found else held_out_metrics(*given))
         return found[-1]
 
-    monkeypatch.setattr(fit_command, "unseen_errors", once_only)
+    monkeypatch.setattr(fit_command, "held_out_metrics", once_only)
 
     assert main(words) == 0
     printed = capsys.readouterr().out
@@ -193,7 +193,7 @@ def test_runs_that_may_not_be_believed_are_left_out(
         changed = {**manifest, "engine_kind": "real", **late, **status}
         path.write_text(json.dumps(changed), encoding="utf-8")
     monkeypatch.setattr(
-        fit_command, "unseen_errors", lambda *_: []
+        fit_command, "held_out_metrics", lambda *_: []
     )  # the slow part, and not the point
 
     assert main(["fit", str(out), "--sweep", str(tmp_path / "sweep.yaml")]) == 0
@@ -215,7 +215,7 @@ def test_a_stall_of_the_machine_is_no_cost_of_a_step(once: Once, tmp_path: Path)
     """A few spans that took ten times as long move no cost."""
     plan, out = copied(once, tmp_path)
     by_key = {run.key: run for run in plan.planned}
-    parts = [seen_run(by_key[run.manifest["key"]], run).equations for run in read_runs(out)]
+    parts = [measured_run(by_key[run.manifest["key"]], run).equations for run in read_runs(out)]
     clean = fitted_costs(parts)
     for part in parts:
         part.seconds[::15] *= 10

@@ -20,7 +20,7 @@ import pytest
 from harness.adapters.attached.server import attach
 from harness.adapters.base import EngineError
 from harness.adapters.http_queries import ask
-from harness.reference.bodies import read_asked, take_request
+from harness.reference.bodies import read_completion, take_request
 from harness.reference.log import LogWriter, ReferenceLog, SentAnswer, Tick, read_reference_log
 from harness.reference.process import ReferenceProcess, reference_process
 from harness.reference.server import send_unpaced
@@ -415,7 +415,7 @@ def test_a_request_is_taken_from_the_buffer_whole_or_not_at_all() -> None:
     assert request is not None
     assert (request.method, request.path) == ("POST", "/v1/completions")
     assert bytes(buffer) == b"GET /"
-    assert read_asked(request, 4, running_usage=True).tokens == 7
+    assert read_completion(request, 4, running_usage=True).tokens == 7
 
 
 def test_the_log_is_written_line_by_line() -> None:

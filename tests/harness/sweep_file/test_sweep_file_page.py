@@ -15,18 +15,18 @@ from harness.sweep_file.form.field_models import Form
 
 PAGE = (ROOT / "docs" / "sweep-file.md").read_text(encoding="utf-8")
 SECTIONS: dict[str, type[Form]] = {
-    "The whole file": models.Sweep,
-    "hardware": models.Hardware,
+    "The whole file": models.SweepForm,
+    "hardware": models.HardwareForm,
     "engines": engine_models.Engine,
     "runtime": engine_models.RuntimeForm,
     "base": models.Base,
-    "speculative": models.Speculation,
+    "speculative": models.SpeculationForm,
     "tree": models.DraftTree,
     "shared-prefix": models.SharedPrefixForm,
     "multi-turn": models.MultiTurnForm,
     "trace": models.TraceForm,
-    "uniform": field_models.Uniform,
-    "lognormal": field_models.Lognormal,
+    "uniform": field_models.UniformForm,
+    "lognormal": field_models.LognormalForm,
     "empirical": field_models.EmpiricalLengths,
     "closed loop": models.ClosedForm,
     "open loop": models.RateForm,
