@@ -44,8 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_standard_streams()
     try:
         arguments = _parser().parse_args(argv)
-    except SystemExit as told:
-        raise SystemExit(_flushed(told.code)) from None
+    except SystemExit as ended:
+        raise SystemExit(_flushed(ended.code)) from None
     with interruptible():
         try:
             return _run(arguments)
@@ -72,7 +72,7 @@ def _flushed(code: Any) -> Any:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Return the exit code of one command; foreseen errors are told."""
+    """Return the exit code of one command; foreseen errors are printed."""
     # Everything heavy comes in here, so that `harness --help` answers at once.
     from harness import output  # noqa: PLC0415
     from harness.commands import command, is_foreseen  # noqa: PLC0415

@@ -1,7 +1,7 @@
 """What is printed, where the stream may take no more: a reader that has gone, a disk that is full.
 
-`harness run | head -1` has done its work when `head` leaves; only what it would still have said is
-lost. A sweep never ends because nobody listens.
+`harness run | head -1` has done its work when `head` leaves; only what it would still have printed
+is lost. A sweep never ends because nobody listens.
 """
 
 from __future__ import annotations

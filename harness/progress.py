@@ -112,14 +112,14 @@ class _Silence:
 
     def __init__(self) -> None:
         self._since_s = time.monotonic()
-        self._told = False
+        self._reported = False
 
     def lasts(self, requests: int) -> bool:
         """Return whether it has lasted too long, once for each silence."""
         if requests:
-            self._since_s, self._told = time.monotonic(), False
-        lasts = not self._told and time.monotonic() - self._since_s > _SILENT_S
-        self._told = self._told or lasts
+            self._since_s, self._reported = time.monotonic(), False
+        lasts = not self._reported and time.monotonic() - self._since_s > _SILENT_S
+        self._reported = self._reported or lasts
         return lasts
 
 

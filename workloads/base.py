@@ -47,7 +47,7 @@ class Conversation:
 
     conversation_id: str
     turns: tuple[Turn, ...]
-    start_ns: int | None = None  # when the trace says that it began, from the first row; else None
+    start_ns: int | None = None  # start in the trace, from its first row; else None
     live: bool = False  # the server's own answers stand in later prompts, not the drawn ones
 
 

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from harness.workloads.base import Conversation, Drawn, Turn, WorkloadError
 
-_DRAWS_FOR_ONE = 100  # a workload of which fewer than about 1 in 100 fits is not the one asked for
+_DRAWS_FOR_ONE = 100  # a workload of which fewer than about 1 in 100 fits is not the one requested
 LENGTHS_A_TIME = 256  # conversations whose lengths are drawn together; part of what a seed means
 
 

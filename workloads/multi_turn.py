@@ -95,13 +95,13 @@ class MultiTurn:
             questions = self.turn_tokens.draw(chats * turns, turn_rng)
             questions[::turns] = self.first_tokens.draw(chats, first_rng)
             answers = self.output_tokens.draw(chats * turns, output_rng)
-            asked, answered = (
+            asked, replies = (
                 [Segment(*pair) for pair in zip(texts, tokens.tolist(), strict=True)]
                 for texts, tokens in zip(names, (questions, answers), strict=True)
             )
             for start in range(0, chats * turns, turns):
                 stop = start + turns
-                yield self._chat(system, asked[start:stop], answered[start:stop])
+                yield self._chat(system, asked[start:stop], replies[start:stop])
 
     def _system(self, seed: int) -> tuple[Segment, ...]:
         """Return the system prompt that all chats share; empty where there is none."""

@@ -1,4 +1,4 @@
-"""Single requests that begin alike: a long prefix of their group, then a text of their own."""
+"""Single requests that begin the same: a long prefix of their group, then a text of their own."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class PlannedRun:
     arm: PlannedArm
     block: int
     group: int | None  # number of the server start in the plan; None for a skipped run
-    workload: AnyWorkload  # as the load asks for it
+    workload: AnyWorkload  # with the lengths or the limit of the load
     workload_kind: str
     load: Load
     seed: int  # of requests and arrivals; the same for all arms of a block

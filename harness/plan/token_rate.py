@@ -22,7 +22,7 @@ class PeakRate:
     workload: str
     load: str
     concurrency: int | None  # running at once in closed loop
-    tokens_per_s: float | None  # None: nothing says how fast this engine is
+    tokens_per_s: float | None  # None: the speed of this engine is unknown
     simulated: bool  # played on virtual time: no socket is read
 
 

@@ -1,4 +1,4 @@
-"""Workloads and loads of a sweep file, built and held against each other."""
+"""Workloads and loads of a sweep file, built and checked against each other."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class WorkloadChoice:
         return self.workload.history if isinstance(self.workload, MultiTurn) else "recorded"
 
     def under(self, load: Load) -> AnyWorkload:
-        """Return the workload as `load` asks for it: with its answers' length, or its limit.
+        """Return the workload under `load`: with its answers' length, or its limit.
 
         Raises `WorkloadError` for lengths that the workload cannot take.
         """
@@ -79,7 +79,7 @@ class WorkloadChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What a sweep asks: its workloads, its loads, and which of them go together."""
+    """The workloads and loads of a sweep, and which of them go together."""
 
     workloads: tuple[WorkloadChoice, ...]
     loads: tuple[Load, ...]
@@ -88,7 +88,7 @@ class Traffic:
 
 
 def read_traffic(forms: SweepForm | Lists, problems: list[Problem]) -> Traffic:
-    """Return what the file asks; what is wrong is added to `problems`."""
+    """Build the workloads and loads of the file; what is wrong is added to `problems`."""
     _check_names(forms, problems)
     _check_histories(forms, problems)
     built_workloads = [_workload(i, form, problems) for i, form in enumerate(forms.workloads)]
@@ -324,7 +324,7 @@ def _check_answers(
 def _check_labels(
     loads: tuple[Load, ...], chosen: list[list[WorkloadChoice]], problems: list[Problem]
 ) -> None:
-    """Refuse two loads of one label for one workload: their results could not be told apart."""
+    """Refuse two loads of one label for one workload: their results would have one name."""
     for index, load in enumerate(loads):
         for before in range(index):
             shared = [choice.name for choice in chosen[index] if choice in chosen[before]]

@@ -1,4 +1,4 @@
-"""How much is asked, and by which rule it arrives: one load level of a sweep."""
+"""One load level of a sweep: how many requests, and by which rule they arrive."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Load:
     speedup: float | None = None  # seconds of the trace played in one second
     output_tokens: Lengths | None = None  # in place of the workload's own; None: its own
     workloads: tuple[str, ...] | None = None  # those that this load is for; None: all that it suits
-    full_label: bool = False  # another load of the sweep has the same short name: say more
+    full_label: bool = False  # another load of the sweep has the same short name: add more
 
     @property
     def value(self) -> float | None:
@@ -90,7 +90,7 @@ class Load:
         return facts
 
     def describe(self) -> str:
-        """Return what is asked, in a line of a plan."""
+        """Describe the load on a line of a plan."""
         output = f", output {self.output_tokens.describe()} tokens" if self.output_tokens else ""
         cap = "" if self.max_concurrency is None else f", at most {self.max_concurrency} alive"
         if self.mode == "concurrency":

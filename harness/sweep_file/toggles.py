@@ -1,4 +1,4 @@
-"""The toggles of a sweep file: which there are, the values asked for, the first being the base."""
+"""The toggles of a sweep file: their names and the values to compare, the first being the base."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ToggleChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toggles:
-    """What a sweep file says of toggles."""
+    """The toggles of a sweep file."""
 
     base: Mapping[str, ToggleValue]  # those that the file sets for every arm
     choices: tuple[ToggleChoice, ...]

@@ -25,7 +25,7 @@ class Clock(Protocol):
 
     @property
     def origin_ns(self) -> int:
-        """What `raw_ns` said at the start of the run."""
+        """`raw_ns` at the start of the run."""
         ...
 
     def raw_ns(self) -> int:

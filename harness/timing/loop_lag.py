@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.timing.kernel_timer import KernelTimer, kernel_timer
 
-# No fraction of the ticks of common servers: readings fall on all parts of such a tick alike.
+# No fraction of the ticks of common servers: readings fall evenly on all parts of such a tick.
 PERIOD_NS = 16_180_340
 
 

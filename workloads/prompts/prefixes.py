@@ -48,7 +48,7 @@ class PrefixTree:
     def shared_tokens(self, prompt: Prompt, owner: int) -> int:
         """Return the tokens of the longest prefix of `prompt` that a prompt of others begins with.
 
-        `owner` is who asks; -1 asks for nobody, so that all prompts count.
+        `owner` is whose prompt it is; with -1 all prompts count.
         """
         edge = left_at = shared = 0
         for segment in prompt:

@@ -1,4 +1,4 @@
-"""Texts that come again: their token ids are worked out once, as long as there is room for them."""
+"""Texts that come again: their token ids are worked out once, as long as the cache holds them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Texts:
                 yield one
 
     def _keep(self, text: int, ids: TokenIds) -> None:
-        """Keep the ids of a text, and let go of the oldest ones where there is no room."""
+        """Keep the ids of a text, and let go of the oldest ones where the cache is full."""
         if (before := self._known.pop(text, None)) is not None:
             self._room_tokens += len(before)
         self._known[text] = ids

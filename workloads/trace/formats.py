@@ -7,7 +7,7 @@ from typing import Literal
 
 NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
-# A field of one of these names says its own unit, whatever `time_unit` is.
+# A field of one of these names contains its unit, whatever `time_unit` is.
 UNIT_IN_NAME = {f"timestamp_{unit}": unit for unit in NANOSECONDS}
 
 

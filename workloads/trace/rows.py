@@ -33,7 +33,7 @@ _LINKS = ("session", "session_id", "chat_id")  # fields that make rows turns of 
 
 
 class _OptionError(Exception):
-    """What the file leaves open, and the option that says it."""
+    """What the file leaves open, and the option that settles it."""
 
     def __init__(self, message: str, option: str) -> None:
         super().__init__(message)

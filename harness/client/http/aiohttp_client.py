@@ -1,7 +1,7 @@
 """The client for what plain HTTP does not reach: TLS and proxies, by way of aiohttp.
 
 The records are the same, but dearer and later: a time is when aiohttp hands over what it has
-decrypted and unpacked. `about` says so in reports.
+decrypted and unpacked. Reports print `about`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from dataclasses import dataclass, field
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Self
 
 import aiohttp
@@ -78,12 +78,7 @@ class AiohttpClient(RecordingClient):
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def _close(self) -> None:
         await self._session.close()
         await asyncio.sleep(0)  # aiohttp closes its sockets in the loop's next round
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from harness.adapters import Target
@@ -59,12 +58,7 @@ class HttpClient(RecordingClient):
         allow_open_files()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def _close(self) -> None:
         await self._pool.close()
 
     async def connect(self, count: int) -> int:

@@ -136,7 +136,7 @@ def _judge(
 ) -> tuple[str, str] | tuple[None, None]:
     """Return kind and text of the failure of an answer that began well; (None, None): it is good.
 
-    What the server says itself comes first, then how the connection ended. After [DONE] nothing is
+    The server's own error comes first, then how the connection ended. After [DONE] nothing is
     missing, however the connection ended.
     """
     failed = None

@@ -184,7 +184,7 @@ class Body:
     data: bytes
     starts: list[int]  # offsets in `data` at which its pieces begin
     raw_starts: list[int]  # where the same pieces begin in what was read
-    whole: bool  # its framing says that nothing is missing
+    whole: bool  # by its framing nothing is missing
 
     def raw_ends(self, ends: list[int]) -> NDArray[np.int64]:
         """Return how much had to be read until the body had come up to each of `ends`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from types import TracebackType
 
 from harness.adapters import Target
 from harness.client.base import Request
@@ -33,6 +34,14 @@ class RecordingClient(ABC):
         self._messages: dict[str, bytes] = {}
         self._kept = KeptAnswers(keep_bytes)
         self._live = LiveAnswers()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._close()
 
     @property
     def read_on_the_clock(self) -> int:
@@ -69,6 +78,10 @@ class RecordingClient(ABC):
     def _message(self, request: Request) -> bytes:
         """Return the bytes that `_exchange` sends for `request`: its body."""
         return body_bytes(self._target, self._options, request)
+
+    @abstractmethod
+    async def _close(self) -> None:
+        """Close all connections."""
 
     @abstractmethod
     async def _exchange(self, request: Request, message: bytes, scheduled_ns: int) -> Exchange:

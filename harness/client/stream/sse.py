@@ -2,8 +2,8 @@
 
 Written from the WHATWG description of `text/event-stream`, and lenient where servers are: an event
 whose blank line never came is given too, marked as unfinished; two JSON texts on data lines without
-a blank line between them are two events. Lines that belong to no event are left out, as it says,
-but kept apart: a proxy that gives up in the middle of a stream writes such.
+a blank line between them are two events. Lines that belong to no event are left out, as it
+requires, but kept apart: a proxy that gives up in the middle of a stream writes such.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _read_lines(events: Events, block: bytes, begin: int, end: int) -> None:
 def _is_stray(line: bytes, *, ended: bool) -> bool:
     """Return whether `line` is what no stream of events holds.
 
-    Blank lines, comments, the fields there are and, as the standard says, other fields are none,
+    Blank lines, comments, the fields there are and, as the standard has it, other fields are none,
     but for those that only look like one, such as `Error: worker lost`; nor is a field that the
     end of the stream cut off.
     """

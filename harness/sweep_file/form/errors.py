@@ -1,4 +1,4 @@
-"""What pydantic says of a sweep file, in the words of its author."""
+"""The errors of pydantic in the words of a sweep file's author."""
 
 from __future__ import annotations
 

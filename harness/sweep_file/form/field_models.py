@@ -29,7 +29,7 @@ MOST_LETTERS = 100  # of a name: it names folders and files, and stands in table
 
 
 def one_of(allowed: tuple[str, ...], later: tuple[str, ...] = ()) -> Callable[[object], object]:
-    """Return a check for words of a closed list, which also knows what a later version brings."""
+    """Return a check for words of a closed list, which also knows those of a later version."""
 
     def check(value: object) -> object:
         if value in allowed:
@@ -42,7 +42,7 @@ def one_of(allowed: tuple[str, ...], later: tuple[str, ...] = ()) -> Callable[[o
 
 
 def not_yet(value: object) -> str:
-    """Return what is said of a value that a later version brings."""
+    """Return the message for a value that a later version supports."""
     return f"{shown(value)} is not in this version yet"
 
 

@@ -91,7 +91,7 @@ _LATER_KINDS = ("conversations", "structured")
 
 
 def _workload_kind(value: object) -> object:
-    """Refuse a mapping without a known kind before the union is asked, which would say less."""
+    """Refuse a mapping without a known kind before the union is validated: its error is vaguer."""
     if not isinstance(value, Mapping):
         wanted = "expected a mapping with a 'kind'"
         raise ValueError(f"{wanted}; found {shown(value)}")  # noqa: TRY004 - pydantic takes no other
@@ -110,7 +110,7 @@ WorkloadForm = Annotated[
 
 
 class LoadForm(Form):
-    """What every load may say besides how much is asked."""
+    """The keys of every load besides its level."""
 
     workloads: Annotated[tuple[Name, ...], Field(min_length=1, strict=False)] | None = None
     output_tokens: LengthsForm | None = None
@@ -162,7 +162,7 @@ class TraceTimesForm(LoadForm):
 
 
 def _one_kind(value: object) -> object:
-    """Refuse a load that is of two kinds before the union is asked, which would take a side."""
+    """Refuse a load that is of two kinds before the union is validated, which would pick one."""
     keys = set(value) if isinstance(value, Mapping) else set()
     closed, opened = keys & {"concurrency", "requests"}, keys & {"rate", "duration"}
     found = ", ".join(sorted(closed) + sorted(opened))
