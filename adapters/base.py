@@ -12,7 +12,7 @@ from harness.adapters.runtime import Runtime
 
 
 class EngineError(Exception):
-    """An engine that cannot be configured or started, for a reason the user can mend."""
+    """An engine that cannot be configured or started, for a reason that the user can fix."""
 
     about: str | None = None  # the field of `EngineSettings` or the toggle that is at fault, if one
 
@@ -38,10 +38,10 @@ class ToggleValue:
     @property
     def tree(self) -> tuple[int, int] | None:
         """Of speculation that drafts a tree, written `2x3`: (branches, depth); None of a chain."""
-        said = dict(self.options).get("tree")
-        if said is None:
+        tree = dict(self.options).get("tree")
+        if tree is None:
             return None
-        branches, depth = str(said).split("x")
+        branches, depth = str(tree).split("x")
         return int(branches), int(depth)
 
 
@@ -62,7 +62,7 @@ TOGGLES: dict[str, tuple[str, ...]] = {
     "block_size": (),
 }
 
-# What a toggle is on a server that somebody else started: nothing was asked of it.
+# What a toggle is on a server that somebody else started: no value was requested.
 AS_IT_IS = ToggleValue("as it is")
 
 # One baseline for all engines of a sweep; tensor_parallel comes from the hardware's count.
@@ -84,7 +84,7 @@ BASELINE: dict[str, ToggleValue] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """What one server start is asked to be, in engine-neutral words."""
+    """The configuration requested of one server start, in engine-neutral words."""
 
     model: str
     gpu: str
@@ -103,7 +103,27 @@ class EngineSettings:
     url: str | None = None  # of a server that runs already, which is not started
     api_key_env: str | None = None  # the variable that holds the key of that server
     step_profile: Mapping[str, Any] | None = None  # fitted step times, for the embedded engine
-    log_path: Path | None = None  # what the engine writes goes there; None: into a passing file
+    log_path: Path | None = None  # of the engine's output; None: a temporary file
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the engine computes on the CPU, where the client runs too."""
+        return self.gpu.lower() == "cpu"
+
+    @property
+    def running_limit(self) -> int:
+        """The sequences that may run at once."""
+        return 1 if self.kind("batching") == "none" else self.max_num_seqs
+
+    @property
+    def step_tokens(self) -> int:
+        """The tokens that a step may compute: without chunks a whole prompt must fit into one."""
+        whole = self.max_model_len if self.kind("chunked_prefill") == "off" else 0
+        return max(self.max_batched_tokens, whole)
+
+    def kind(self, toggle: str) -> str:
+        """Return the kind of a toggle's value, such as `on`."""
+        return self.toggles[toggle].kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +157,7 @@ class ServerCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where and how a served model is asked over HTTP."""
+    """Where a model is served over HTTP, and what requests may contain."""
 
     url: str  # scheme, host and port, without a path
     model: str  # the name that requests carry
@@ -163,7 +183,7 @@ class Endpoint(Protocol):
         ...
 
     def effective(self) -> Mapping[str, str]:
-        """Return what the engine says that it runs: toggle name → value label."""
+        """Return the configuration that the engine reports: toggle name → value label."""
         ...
 
     def counters(self) -> ServerCounters:
@@ -175,7 +195,7 @@ class Endpoint(Protocol):
         ...
 
     def facts(self) -> Mapping[str, Any]:
-        """Return what a report should say of this engine: KV blocks, assumptions, versions."""
+        """Return what a report shows of this engine: KV blocks, assumptions, versions."""
         ...
 
 
@@ -189,7 +209,7 @@ class EngineAdapter(Protocol):
 
     @property
     def engine_kind(self) -> str | None:
-        """One of real, measured, simulated, stand-in; None where only the running engine tells."""
+        """One of real, measured, simulated, stand-in; None: only the running engine reports it."""
         ...
 
     def check(self, settings: EngineSettings) -> None:
@@ -200,15 +220,15 @@ class EngineAdapter(Protocol):
         ...
 
     def version_of(self, settings: EngineSettings) -> str | None:
-        """Return the version that `settings` would start; None where only the engine tells."""
+        """Return the version that `settings` start; None: only the running engine reports it."""
         ...
 
     def implied(self, settings: EngineSettings) -> Mapping[str, ToggleValue]:
-        """Return what the values drag along, as `paged_kv: off` ⇒ `prefix_caching: off`."""
+        """Return what the values force on others, as `paged_kv: off` ⇒ `prefix_caching: off`."""
         ...
 
     def reasons(self, settings: EngineSettings) -> Mapping[str, str]:
-        """Return toggle → why it is as `implied` says, whatever was asked."""
+        """Return toggle → why it has the value in `implied`, whatever was requested."""
         ...
 
     def launch_line(self, settings: EngineSettings) -> list[str]:

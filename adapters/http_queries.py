@@ -1,4 +1,4 @@
-"""Plain request_sets to a server: readiness, counters, resets. Never the load."""
+"""Single requests to a server, for readiness, counters and resets. Never the load."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-# What a server that is not there, not ready or dying makes of a question.
-NO_ANSWER = (OSError, http.client.HTTPException)
+# What `query` raises for a server that is not there, not ready or dying.
+NO_REPLY = (OSError, http.client.HTTPException)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a server said to one question."""
+class HttpReply:
+    """The response of a server to one request."""
 
     status: int
     body: bytes
 
     @property
     def text(self) -> str:
-        """Return the body as text."""
+        """The body as text."""
         return self.body.decode("utf-8", "replace")
 
     def json(self) -> Any:
-        """Return the body as data; None when it is no JSON."""
+        """Return the body as data; None when it is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -37,13 +37,13 @@ class Answer:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Leaves a redirect as the answer: what it points to is another server."""
+    """Returns a redirect as the response: what it points to is another server."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
-def ask(
+def query(
     url: str,
     path: str,
     body: Any = None,
@@ -51,12 +51,12 @@ def ask(
     post: bool = False,
     timeout_s: float,
     headers: Mapping[str, str] | None = None,
-) -> Answer:
-    """Return the answer to a GET, or to a POST of `body` as JSON, at `path` below `url`.
+) -> HttpReply:
+    """Return the reply to a GET, or to a POST of `body` as JSON, at `path` below `url`.
 
-    Goes the way that the load goes: through a proxy exactly where `through_proxy` says so. Trusts
+    Takes the same route as the load: through a proxy exactly where `through_proxy` is true. Trusts
     the authorities that OpenSSL trusts here, or those in the file that SSL_CERT_FILE names. Raises
-    one of `NO_ANSWER`.
+    one of `NO_REPLY`.
     """
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(  # noqa: S310 - callers check the scheme
@@ -69,10 +69,10 @@ def ask(
     opener = urllib.request.build_opener(urllib.request.ProxyHandler(named), _NoRedirects)
     try:
         with opener.open(request, timeout=timeout_s) as response:
-            return Answer(response.status, response.read())
+            return HttpReply(response.status, response.read())
     except urllib.error.HTTPError as refusal:
         with refusal:
-            return Answer(refusal.code, refusal.read())
+            return HttpReply(refusal.code, refusal.read())
     except urllib.error.URLError as error:
         if isinstance(error.reason, OSError):
             raise error.reason from error
@@ -80,7 +80,7 @@ def ask(
 
 
 def through_proxy(url: str) -> bool:
-    """Return whether the environment names a proxy for `url`; never for this machine itself."""
+    """Return whether requests to `url` use a proxy; those to this machine never do."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if host == "localhost" or _is_loopback(host):

@@ -35,11 +35,11 @@ class UrlEndpoint:
         return self._server.notes
 
     def effective(self) -> Mapping[str, str]:
-        """Return nothing: no toggle was asked of this server."""
+        """Return nothing: no toggle value was requested of this server."""
         return self._server.effective()
 
     def counters(self) -> ServerCounters:
-        """Return the totals that its metrics tell; None for each that is not there."""
+        """Return the totals in its metrics; None for each that is not there."""
         return self._server.counters()
 
     def reset(self) -> None:
@@ -52,24 +52,24 @@ class UrlEndpoint:
 
 
 class UrlAdapter:
-    """Attaches to a server. It runs as it is: no toggle is asked of it, none can be flipped."""
+    """Attaches to a server, which runs as it is: no toggle of it can be flipped."""
 
     name = "url"
-    engine_kind = None  # only the server tells, if it tells
+    engine_kind = None  # only the running server reports it
 
     def check(self, settings: EngineSettings) -> None:
-        """Raise `EngineError` for an address that is none and a key that is not there."""
+        """Raise `EngineError` for what is not an address, and a key that is not there."""
         if settings.url is None:
             raise EngineError("the engine url needs the key url, such as http://127.0.0.1:8000")
         base_url(settings.url)
         key_headers(settings.api_key_env)
 
     def version_of(self, _: EngineSettings) -> str | None:
-        """Return None: only the server tells."""
+        """Return None: only the running server reports it."""
         return None
 
     def implied(self, settings: EngineSettings) -> Mapping[str, ToggleValue]:
-        """Return every toggle as it is; of `tensor_parallel` the GPUs that figures divide by."""
+        """Return every toggle as it is; `tensor_parallel` is the GPUs of the sweep."""
         gpus = {"tensor_parallel": ToggleValue(str(settings.gpu_count))}
         return {**dict.fromkeys(settings.toggles, AS_IT_IS), **gpus}
 

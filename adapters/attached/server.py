@@ -1,6 +1,6 @@
-"""A server that runs already: what it is and what it takes, found out by asking, never by starting.
+"""A server that runs already: what it is and what it takes, as far as its routes report it.
 
-Only GETs are sent from here: a server's own count of requests is that of the load.
+Only GETs are sent from here: the server's own count of requests stays that of the load.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from harness.adapters.base import EngineError, ServerCounters, Target
-from harness.adapters.http_queries import NO_ANSWER, Answer, ask
+from harness.adapters.http_queries import NO_REPLY, HttpReply, query
 from harness.adapters.server_metrics import ServerMetrics
 
 # Optional request fields that a kind of server takes, by a prefix of its metrics. A server of no
-# known kind is sent what most take; what it answers 400 to is told with its own words.
+# known kind is sent what most take; where it replies 400, its own message is shown.
 _COMMON = frozenset({"seed", "ignore_eos", "include_usage"})
 _FIELDS = {
     "vllm:": _COMMON | {"continuous_usage_stats", "cache_salt", "return_token_ids"},
@@ -47,23 +47,23 @@ _COUNTERS = {
 }
 _QUEUED = "vllm:request_queue_time_seconds_sum"  # a total of seconds
 _POLL_S = 0.2
-_ASK_S = 10.0
+_QUERY_S = 10.0
 _NO_KEY = (401, 403)
 
 
 class _Totals:
-    """The totals of one scrape after the other, as long as they can be held against each other.
+    """The totals of one scrape after the other, as long as they can be compared.
 
     A server that restarts in between, or one engine of several behind one port, begins at 0 again;
     another version may count under another name.
     """
 
     def __init__(self) -> None:
-        self.lost: str | None = None  # why the last ones say nothing of those before
+        self.lost: str | None = None  # why the last ones cannot be compared with those before
         self._last: dict[str, float] = {}
 
     def go_on(self, series: dict[str, float]) -> bool:
-        """Take the next scrape; return whether every series of the one before went on."""
+        """Take the next scrape; return whether it continues every series of the one before."""
         for name, before in self._last.items():
             if name not in series:
                 self.lost = f"the server's counters are not comparable: {name} is no longer there"
@@ -80,7 +80,7 @@ class Attached:
     target: Target
     engine_version: str
     engine_kind: str
-    max_model_len: int | None  # None: the server does not tell
+    max_model_len: int | None  # None: the server does not report it
     waited_s: float  # for the server to answer
     _totals: _Totals = field(default_factory=_Totals, repr=False, compare=False)
 
@@ -90,11 +90,11 @@ class Attached:
         return () if self._totals.lost is None else (self._totals.lost,)
 
     def effective(self) -> Mapping[str, str]:
-        """Return nothing: no toggle was asked of this server."""
+        """Return nothing: no toggle value was requested of this server."""
         return {}
 
     def counters(self) -> ServerCounters:
-        """Return the totals that the server's metrics tell; None for each that is not there.
+        """Return the totals in the server's metrics; None for each that is not there.
 
         None for all where they do not go on from those that were returned before.
         """
@@ -132,15 +132,16 @@ def attach(  # noqa: PLR0913  how to ask it, and how long
     """Return the server at `url` once it answers, at the latest after `wait_s`.
 
     `vocabulary` None sends ids that every model has. `api_key_env` names the variable that holds
-    the key, which goes into the headers and nowhere else. `waiting` is told once why it is waited.
+    the key, which goes into the headers and nowhere else. `waiting` is called once, with what is
+    waited for.
     Raises `EngineError` for an address that is none, a key that is not there or not taken, a server
     that does not come, and one that serves other models.
     """
     base, headers = base_url(url), key_headers(api_key_env)
-    answer, waited_s = _models(base, headers, wait_s, waiting)
-    if answer.status in _NO_KEY:
-        raise _refused(base, answer.status, api_key_env)
-    known = {str(one.get("id")): one for one in _listed(answer)}
+    reply, waited_s = _models(base, headers, wait_s, waiting)
+    if reply.status in _NO_KEY:
+        raise _refused(base, reply.status, api_key_env)
+    known = {str(one.get("id")): one for one in _listed(reply)}
     if known and model not in known:
         error = EngineError(
             f"{base} does not serve {model!r}; it serves {', '.join(sorted(known))}"
@@ -191,8 +192,8 @@ def _refused(base: str, status: int, api_key_env: str | None) -> EngineError:
     return error
 
 
-def _asked(base: str, path: str, headers: Mapping[str, str]) -> Answer:
-    return ask(base, path, timeout_s=_ASK_S, headers=headers)
+def _get(base: str, path: str, headers: Mapping[str, str]) -> HttpReply:
+    return query(base, path, timeout_s=_QUERY_S, headers=headers)
 
 
 def base_url(url: str) -> str:
@@ -219,20 +220,20 @@ def base_url(url: str) -> str:
 
 def _models(
     base: str, headers: Mapping[str, str], wait_s: float, waiting: Callable[[str], None]
-) -> tuple[Answer, float]:
-    """Return the server's list of models as soon as it answers, and how long that took."""
+) -> tuple[HttpReply, float]:
+    """Wait for the server's list of models; return it and the seconds that this took."""
     begun_s, why = time.monotonic(), ""
     while True:
         try:
-            answer = _asked(base, "/v1/models", headers)
-            if answer.status != 503:  # 503: up, and not ready
-                return answer, time.monotonic() - begun_s
+            reply = _get(base, "/v1/models", headers)
+            if reply.status != 503:  # 503: up, and not ready
+                return reply, time.monotonic() - begun_s
             now = "it answers 503, not ready"
         except ssl.SSLError as refusal:
             error = EngineError(f"{base}: no trusted connection: {refusal}")
             error.add_note("SSL_CERT_FILE names a file with the authorities to trust")
             raise error from refusal
-        except NO_ANSWER as silence:
+        except NO_REPLY as silence:
             now = str(silence) or type(silence).__name__
         if not why:
             waiting(f"waiting up to {wait_s:g} s for {base}: {now}")
@@ -245,17 +246,17 @@ def _models(
     raise error
 
 
-def _listed(answer: Answer) -> list[dict[str, Any]]:
-    document = answer.json() if answer.status == 200 else None
+def _listed(reply: HttpReply) -> list[dict[str, Any]]:
+    document = reply.json() if reply.status == 200 else None
     models = document.get("data") if isinstance(document, dict) else None
     return [one for one in models if isinstance(one, dict)] if isinstance(models, list) else []
 
 
 def _version(base: str, headers: Mapping[str, str]) -> tuple[str, bool]:
-    """Return what /version says, and whether it calls itself simulated."""
+    """Return the version that /version reports, and whether the engine is simulated."""
     try:
-        document = _asked(base, "/version", headers).json()
-    except NO_ANSWER:
+        document = _get(base, "/version", headers).json()
+    except NO_REPLY:
         document = None
     if not isinstance(document, dict) or "version" not in document:
         return "unknown", False
@@ -269,14 +270,15 @@ def _fields(base: str, headers: Mapping[str, str]) -> frozenset[str]:
 
 
 def _metrics(base: str, headers: Mapping[str, str]) -> ServerMetrics:
-    """Return what a server's page of metrics tells; nothing where it has none.
+    """Return the series on a server's page of metrics; none where it has no such page.
 
-    TensorRT-LLM's `/metrics` is another page, which loses what it told: so its own is asked first.
+    TensorRT-LLM's `/metrics` is another page, which returns each record once: its page of series is
+    read first.
     """
     for path in ("/prometheus/metrics", "/metrics"):
-        with contextlib.suppress(*NO_ANSWER):
-            answer = _asked(base, path, headers)
-            page = ServerMetrics(answer.text if answer.status == 200 else "")
+        with contextlib.suppress(*NO_REPLY):
+            reply = _get(base, path, headers)
+            page = ServerMetrics(reply.text if reply.status == 200 else "")
             if any(page.has(prefix) for prefix in _FIELDS):  # a proxy may answer any path
                 return page
     return ServerMetrics("")

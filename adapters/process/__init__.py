@@ -1,12 +1,7 @@
 """The life of an engine process: find its program, start it, watch it, end it."""
 
-from harness.adapters.process.containers import (
-    PASSING_FOLDER,
-    Container,
-    container_of,
-    image_version,
-    in_image,
-)
+from harness.adapters.process.containers import version_found
+from harness.adapters.process.endpoint import StartedEndpoint, running_endpoint
 from harness.adapters.process.environments import (
     check_version,
     environment_folder,
@@ -17,31 +12,27 @@ from harness.adapters.process.environments import (
 )
 from harness.adapters.process.programs import (
     MissingProgramError,
-    engine_env,
+    env_for_report,
     installed_version,
     program_words,
-    told_env,
 )
 from harness.adapters.process.server import Server, ServerStart, running_server
 
 __all__ = [
-    "PASSING_FOLDER",
-    "Container",
     "MissingProgramError",
     "Server",
     "ServerStart",
+    "StartedEndpoint",
     "check_version",
-    "container_of",
-    "engine_env",
+    "env_for_report",
     "environment_folder",
     "environments_folder",
-    "image_version",
-    "in_image",
     "install",
     "installed_environments",
     "installed_version",
     "package_of",
     "program_words",
+    "running_endpoint",
     "running_server",
-    "told_env",
+    "version_found",
 ]

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.adapters.base import EngineError, EngineSettings
-from harness.adapters.process.programs import MissingProgramError
+from harness.adapters.process.programs import MissingProgramError, installed_version
 
 LABEL = "llm-serving-harness"  # finds containers: docker ps --filter label=…
-PASSING_FOLDER = Path("/tmp")  # noqa: S108  of the container, gone with it
+TEMPORARY_FOLDER = Path("/tmp")  # noqa: S108  of the container, removed with it
 _CACHE = "/root/.cache/huggingface"  # where an engine that runs as root looks
 # Of the user's own variables a container gets these; all others have to stand in the sweep.
 _FORWARDED = ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_ENDPOINT", "HF_HUB_CACHE")
@@ -61,7 +61,7 @@ class Container:
 
 
 def container_of(settings: EngineSettings, own: Iterable[str]) -> Container | None:
-    """Return the container that `settings` ask for; None where the engine is on this machine.
+    """Return the container that `settings` request; None where the engine is on this machine.
 
     `own` are the names of the variables that the adapter sets. Raises `EngineError` for a model
     whose folder the container could not find.
@@ -109,10 +109,26 @@ def in_image(settings: EngineSettings) -> str | None:
     return runtime.docker
 
 
-def image_version(image: str) -> str | None:
-    """Return the engine's version as the image's tag says it; None where it says none.
+def version_found(
+    settings: EngineSettings, program: Sequence[str], packages: Sequence[str]
+) -> tuple[str, str] | None:
+    """Return (image or package, version) of the engine that `settings` start; None: not found.
 
-    `vllm/vllm-openai:v0.32.0` → `0.32.0`. A running engine is asked itself.
+    The version is in the tag of the image, or with the first of `packages` in the environment of
+    `program`. Cheap: nothing is imported or started. Raises `MissingProgramError` where there is
+    no docker to run the image.
+    """
+    image = in_image(settings)
+    if image is None:
+        return installed_version(program, packages)
+    tagged = image_version(image)
+    return None if tagged is None else (image, tagged)
+
+
+def image_version(image: str) -> str | None:
+    """Return the engine's version in the image's tag; None where it has none.
+
+    `vllm/vllm-openai:v0.32.0` → `0.32.0`. A running engine reports its version itself.
     """
     _, colon, tag = image.partition("@")[0].rpartition("/")[2].partition(":")
     found = _TAG.match(tag) if colon else None

@@ -21,7 +21,7 @@ from harness.adapters.base import EngineError
 _FOLDER = "llm-serving-harness/engines"
 _COMPLETE = "harness-installed.json"  # written last: an environment without it is half made
 _VERSION = re.compile(r"[0-9][A-Za-z0-9.]{0,39}")
-_END_S = 10.0  # for the installer to end when it is told to
+_END_S = 10.0  # for the installer to end after a signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Package:
     program: str  # in bin/ when all is well
     disk_gb: float
     minutes: int
-    source: str  # where the two figures come from
+    source: str  # where the two numbers come from
 
 
 _ESTIMATED = "an estimate from the sizes of its wheels, mostly torch and CUDA's libraries"
@@ -75,14 +75,14 @@ Run = Callable[[Sequence[str]], int]  # runs a command to its end and returns it
 
 
 def environments_folder() -> Path:
-    """Return the folder that holds all environments, there or not."""
+    """Return the folder of all environments, whether it exists or not."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     cache = Path(named) if Path(named).is_absolute() else Path.home() / ".cache"
     return cache / _FOLDER
 
 
 def environment_folder(engine: str, version: str, *, cpu: bool) -> Path:
-    """Return where the environment of one engine and version lies, there or not."""
+    """Return the folder of the environment of one engine and version, whether it exists or not."""
     return environments_folder() / f"{engine}-{version}{'-cpu' * cpu}"
 
 
@@ -90,19 +90,23 @@ def installed_environments(engine: str) -> list[Environment]:
     """Return the whole environments of an engine."""
     found = []
     for folder in sorted(environments_folder().glob(f"{engine}-[0-9]*")):
-        told = _named(folder)
-        if told is not None and told.engine == engine and (folder / _COMPLETE).is_file():
-            found.append(told)
+        environment = _named(folder)
+        if environment is not None and environment.engine == engine and _is_complete(folder):
+            found.append(environment)
     return found
 
 
 def install_command(folder: Path) -> str | None:
     """Return what makes an environment of ours whole; None: it is, or it is not ours."""
-    told = _named(folder)
-    if told is None or (folder / _COMPLETE).is_file():
+    environment = _named(folder)
+    if environment is None or _is_complete(folder):
         return None
-    options = f"--version {told.version}{' --cpu' * told.cpu}"
-    return f"make it: harness engines install {told.engine} {options}"
+    options = f"--version {environment.version}{' --cpu' * environment.cpu}"
+    return f"make it: harness engines install {environment.engine} {options}"
+
+
+def _is_complete(folder: Path) -> bool:
+    return (folder / _COMPLETE).is_file()
 
 
 def package_of(engine: str, *, cpu: bool) -> Package:
@@ -127,17 +131,17 @@ def check_version(version: str) -> None:
 
 
 def install(engine: str, version: str, *, cpu: bool, run: Run | None = None) -> Environment:
-    """Make the environment of an engine, and return it; pip's own settings say from where.
+    """Create the environment of an engine, and return it; pip's own settings choose the index.
 
-    What is half made is removed, on failure, on an interrupt, and at the next try after a kill.
-    Raises `EngineError` when it is there, when another install makes it, and when pip fails.
+    A partial environment is removed, on failure, on an interrupt, and at the next try after a kill.
+    Raises `EngineError` when it exists, when another install creates it, and when pip fails.
     """
     check_version(version)
     package, run = package_of(engine, cpu=cpu), run or to_its_end
     folder = environment_folder(engine, version, cpu=cpu)
     made = Environment(engine=engine, version=version, cpu=cpu, folder=folder)
     with _alone(folder):
-        if (folder / _COMPLETE).is_file():
+        if _is_complete(folder):
             raise EngineError(f"{engine} {version} is installed already: {folder}")
         shutil.rmtree(folder, ignore_errors=True)
         try:
@@ -149,7 +153,7 @@ def install(engine: str, version: str, *, cpu: bool, run: Run | None = None) -> 
 
 
 def to_its_end(command: Sequence[str]) -> int:
-    """Return the exit code of a command, whose output goes to standard error.
+    """Run a command, its output going to standard error, and return its exit code.
 
     An interrupt ends it with all that it started.
     """
@@ -195,9 +199,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _fill(made: Environment, package: Package, run: Run) -> None:
     folder, requirement = made.folder, f"{package.requirement}=={made.version}"
-    if run([sys.executable, "-m", "venv", str(folder)]):
+    # -P: a venv.py or json.py in the current folder is the user's, and not run
+    if run([sys.executable, "-P", "-m", "venv", str(folder)]):
         raise EngineError(f"no environment could be made at {folder}")
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+    pip = [str(folder / "bin" / "python"), "-P", "-m", "pip", "--disable-pip-version-check"]
     if run([*pip, "install", "--no-input", requirement]):
         error = EngineError(f"pip could not install {requirement}; what it made is removed")
         error.add_note("its own words stand above")
@@ -205,8 +210,8 @@ def _fill(made: Environment, package: Package, run: Run) -> None:
         raise error
     if not (folder / "bin" / package.program).is_file():
         raise EngineError(f"{requirement} brought no program {package.program}; it is removed")
-    told = {"engine": made.engine, "version": made.version, "cpu": made.cpu}
-    (folder / _COMPLETE).write_text(json.dumps(told) + "\n", encoding="utf-8")
+    complete = {"engine": made.engine, "version": made.version, "cpu": made.cpu}
+    (folder / _COMPLETE).write_text(json.dumps(complete) + "\n", encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -226,7 +231,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _named(folder: Path) -> Environment | None:
-    """Return what a folder's name says; None where it is none of ours."""
+    """Return the environment that a folder's name describes; None where it is not one of ours."""
     if folder.parent != environments_folder():
         return None
     for engine in INSTALLABLE:

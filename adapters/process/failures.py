@@ -1,4 +1,4 @@
-"""Why an engine ended while starting, told from its log. Pure: text in, a finding out.
+"""Why an engine ended while starting, as its log shows. Pure: text in, a finding out.
 
 The last line of such a log is seldom the reason: the worker that failed speaks first, and every
 process above it then fails in its turn. So the first cause that is known wins.
@@ -31,7 +31,7 @@ _USAGE = re.compile(
     r"|^ERROR: +\[Errno \d+\].*"  # of uvicorn
 )
 
-# The first that fits a cause says its kind; the texts are those of the servers themselves.
+# The first that fits a cause gives its kind; the texts are those of the servers themselves.
 _KINDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "port taken",
@@ -115,7 +115,7 @@ class Failure:
 
 
 def diagnose(code: int, log: str) -> Failure:
-    """Return why an engine that ended with exit code `code` did, as far as its log tells."""
+    """Return why an engine ended with exit code `code`, as far as its log shows."""
     causes = list(_causes(log))
     for cause in causes:
         for kind, patterns, advice in _KINDS:
@@ -133,7 +133,7 @@ def diagnose(code: int, log: str) -> Failure:
 
 
 def ended_error(what: str, code: int, processes: Launched) -> EngineError:
-    """Return the error of an engine that ended by itself; `what` says of whom and when."""
+    """Return the error of an engine that ended by itself; `what` names engine and moment."""
     failure = diagnose(code, processes.log())
     how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
     reason = "" if failure.kind == "unknown" else f": {failure.kind}"

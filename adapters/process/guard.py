@@ -1,7 +1,7 @@
 """The small process between harness and engine: it starts the engine and leaves nothing of it.
 
-Run as a script by `adapters.launch`, so standard library only. Being a process of its own it keeps
-its promise when harness is interrupted twice or killed outright: the pipe to it then closes. As
+Run as a script by `launch.py`, so standard library only. As a process of its own it ends the engine
+even when harness is interrupted twice or killed outright: the pipe to it then closes. As
 the *subreaper* of all that the engine starts it finds workers that renamed themselves, went into a
 session of their own or lost their parent; a process group or a name alone would miss those.
 
@@ -112,10 +112,10 @@ def _removal_failed(removal: list[str]) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    said = done.stderr.decode("utf-8", "replace").strip()
-    if done.returncode == 0 or _NOT_THERE in said.lower():
+    stderr = done.stderr.decode("utf-8", "replace").strip()
+    if done.returncode == 0 or _NOT_THERE in stderr.lower():
         return None
-    return " ".join(said.split()) or f"exit code {done.returncode}"
+    return " ".join(stderr.split()) or f"exit code {done.returncode}"
 
 
 class _Guard:
@@ -140,7 +140,7 @@ class _Guard:
             setsigmask=[],
             setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE],
         )
-        _tell(f"started {self._engine}")
+        _report(f"started {self._engine}")
 
     def watch(self) -> bool:
         """Return, with nothing left of the engine, whether harness went away before it ended."""
@@ -156,16 +156,16 @@ class _Guard:
             self._reap()
         self._ordered = self._code is None
         if self._ordered:
-            self._ask_to_end(grace_s or 0.0)
+            self._terminate(grace_s or 0.0)
         left = self._kill()
         code = -signal.SIGKILL if self._code is None else self._code
-        _tell(" ".join(map(str, ["ended", int(code), *sorted(left)])))
+        _report(" ".join(map(str, ["ended", int(code), *sorted(left)])))
         if self._removal:
             kept = removed(self._removal, again=self._ordered)
-            _tell("removed" if kept is None else f"kept {kept}")
+            _report("removed" if kept is None else f"kept {kept}")
         return alone
 
-    def _ask_to_end(self, grace_s: float) -> None:
+    def _terminate(self, grace_s: float) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._engine, signal.SIGTERM)
         deadline_s = time.monotonic() + grace_s
@@ -212,7 +212,7 @@ def _trackers(pids: set[int]) -> Iterator[int]:
 
 
 def _wake_on_signals() -> int:
-    """Return a descriptor that tells of signals, so that waiting costs nothing while runs go."""
+    """Return a descriptor that is readable after a signal: waiting costs nothing during a run."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing)
@@ -231,7 +231,7 @@ def _harness_is_gone() -> bool:
     return bool(readable) and not os.read(0, 1)
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     with contextlib.suppress(BrokenPipeError):
         os.write(1, f"{line}\n".encode())
 
@@ -242,7 +242,7 @@ def main(log: str, folder: str, removal: str, *command: str) -> None:
     try:
         guard = _Guard(log, json.loads(removal), list(command))
     except OSError as error:
-        _tell(f"failed {error.strerror}")
+        _report(f"failed {error.strerror}")
         return
     if guard.watch() or _harness_is_gone():
         shutil.rmtree(folder, ignore_errors=True)

@@ -60,7 +60,7 @@ class Launched:
         )
         self._code: int | None = None
         self._stopped = False
-        self._seen: dict[int, str | None] = {}  # pid → birth, should the guard not live to tell
+        self._seen: dict[int, str | None] = {}  # pid → birth, should the guard be killed
         try:
             word, _, rest = self._read_line().partition(" ")
         except BaseException:
@@ -136,7 +136,7 @@ class Launched:
             raise interrupt
 
     def _container_left(self) -> str | None:
-        """Return why there is still a container; None: there is none. A guard may not have told."""
+        """Return why the container still exists; None: it is gone. Checks it without a guard."""
         if not self.contained or self._read_line() == "removed":
             return None
         return removed(self._removal, again=False)

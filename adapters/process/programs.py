@@ -18,11 +18,11 @@ _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 
 
 class MissingProgramError(EngineError):
-    """A program that is not on this machine: a plan can do without, a run cannot."""
+    """A program that is not on this machine: a plan does without it, a run cannot."""
 
     def __init__(self, message: str, words: tuple[str, ...]) -> None:
         super().__init__(message)
-        self.words = words  # what would start it where it is
+        self.words = words  # that start it on a machine that has it
 
 
 def program_words(name: str, runtime: Runtime | None, engine: str | None = None) -> tuple[str, ...]:
@@ -90,8 +90,8 @@ def engine_env(
     return {**inherited, "PATH": path, **own, **given}
 
 
-def told_env(env: Mapping[str, str], prefixes: Sequence[str]) -> dict[str, str]:
-    """Return the variables that a report should show: those of the engine, without secrets."""
+def env_for_report(env: Mapping[str, str], prefixes: Sequence[str]) -> dict[str, str]:
+    """Return the variables that a report shows: those of the engine, without secrets."""
     return {
         name: "(not shown)" if _SECRET.search(name) else value
         for name, value in sorted(env.items())

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from harness.adapters.base import EngineError, Target
-from harness.adapters.http_queries import NO_ANSWER, ask
+from harness.adapters.http_queries import NO_REPLY, query
 from harness.adapters.process.failures import PortTakenError, ended_error
 from harness.adapters.process.guard import parents
 from harness.adapters.process.launch import Launched
@@ -23,10 +23,10 @@ _LINES, _LINE = 3, 300  # how much of a log an error repeats
 def wait_until_ready(
     processes: Launched, target: Target, engine: str, *, timeout_s: float
 ) -> float:
-    """Return the seconds until the engine generated a token for the model that is asked of it.
+    """Wait until the engine has generated a token of the requested model; return the seconds.
 
     Raises `EngineError` when the engine ends, when another server holds its port, when it serves
-    another model, or after `timeout_s`; always with what its log says.
+    another model, or after `timeout_s`; always with the end of its log.
     """
     started_s = time.monotonic()
     missing: str | None = "nothing listens on its port"
@@ -37,7 +37,7 @@ def wait_until_ready(
         refuse_strangers(processes, target.url)
         try:
             missing = _missing(target, timeout_s - waited_s)
-        except EngineError:  # what another server said, which came in between, is no word of ours
+        except EngineError:  # perhaps of another server, which took the port in between
             refuse_strangers(processes, target.url)
             raise
         if missing is None:
@@ -55,12 +55,12 @@ def _missing(target: Target, timeout_s: float) -> str | None:
     if not listeners(_port(target.url)):
         return "nothing listens on its port"
     try:
-        health = ask(target.url, "/health", timeout_s=_HEALTH_S)
+        health = query(target.url, "/health", timeout_s=_HEALTH_S)
         if health.status != _OK:
             return f"/health answers {health.status}"
         _check_model(target)
         return _first_token(target, timeout_s)
-    except NO_ANSWER as error:
+    except NO_REPLY as error:
         return f"it does not answer: {error or type(error).__name__}"
 
 
@@ -101,15 +101,15 @@ def listeners(port: int) -> set[int]:
 
 
 def log_tail(log: str) -> str:
-    """Return the last lines of a log that say something, in one line."""
+    """Return the last lines of a log that are not blank, in one line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     return " | ".join(line[:_LINE] for line in lines[-_LINES:])
 
 
 def _check_model(target: Target) -> None:
-    """Raise `EngineError` when the server serves other models; not all servers tell."""
-    told = ask(target.url, "/v1/models", timeout_s=_HEALTH_S).json()
-    served = told.get("data") if isinstance(told, dict) else None
+    """Raise `EngineError` when the server serves other models; not all servers list them."""
+    reply = query(target.url, "/v1/models", timeout_s=_HEALTH_S).json()
+    served = reply.get("data") if isinstance(reply, dict) else None
     models = [model.get("id") for model in served or []]
     if models and target.model not in models:
         names = ", ".join(map(str, models))
@@ -117,17 +117,17 @@ def _check_model(target: Target) -> None:
 
 
 def _first_token(target: Target, timeout_s: float) -> str | None:
-    """Return what came instead of one token; None when it came."""
-    question = {"model": target.model, "prompt": "a", "max_tokens": 1, "temperature": 0}
-    answer = ask(target.url, "/v1/completions", question, timeout_s=max(1.0, timeout_s))
-    told = answer.json()
-    if answer.status == _OK and isinstance(told, dict) and _tokens(told) == 1:
+    """Return what the server returned instead of one token; None when it returned that."""
+    body = {"model": target.model, "prompt": "a", "max_tokens": 1, "temperature": 0}
+    reply = query(target.url, "/v1/completions", body, timeout_s=max(1.0, timeout_s))
+    completion = reply.json()
+    if reply.status == _OK and isinstance(completion, dict) and _tokens(completion) == 1:
         return None
-    return f"asked for one token it answers {answer.status}: {answer.text.strip()[:_LINE]}"
+    return f"asked for one token it answers {reply.status}: {reply.text.strip()[:_LINE]}"
 
 
-def _tokens(told: dict[str, object]) -> object:
-    usage = told.get("usage")
+def _tokens(completion: dict[str, object]) -> object:
+    usage = completion.get("usage")
     return usage.get("completion_tokens") if isinstance(usage, dict) else None
 
 

@@ -6,15 +6,22 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.adapters.base import EngineError, Target
-from harness.adapters.http_queries import NO_ANSWER, Answer, ask
-from harness.adapters.process.containers import PASSING_FOLDER, Container, new_name
+from harness.adapters.base import EngineError, EngineSettings, Target
+from harness.adapters.http_queries import NO_REPLY, HttpReply, query
+from harness.adapters.model_folder import model_folder, ordinary_tokens
+from harness.adapters.process.containers import (
+    TEMPORARY_FOLDER,
+    Container,
+    container_of,
+    new_name,
+)
 from harness.adapters.process.failures import PortTakenError, ended_error
 from harness.adapters.process.launch import Launched, free_port
+from harness.adapters.process.programs import engine_env
 from harness.adapters.process.readiness import wait_until_ready
 
 _TRIES = 3  # another port each time, where another program took ours before the engine did
@@ -25,35 +32,58 @@ _LAST_WORDS_S = 12.0  # a server that lost its engine may answer for six seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStart:
-    """What it takes to start one server of an engine."""
+    """How one server of an engine is started: the plan shows it, a run does it."""
 
     engine: str
-    command: Callable[[int], Sequence[str]]  # from the port
-    env: Callable[[Path], Mapping[str, str]]  # from a folder for passing files
-    target: Callable[[int], Target]
-    timeout_s: float
-    log_path: Path | None
-    on_cpu: bool = False  # it computes where the client runs, and gives way to it
-    container: Container | None = None  # in which the command runs; None: on this machine
+    settings: EngineSettings
+    program: tuple[str, ...]
+    words: Callable[[int | str], Sequence[str]]  # what follows the program, from the port
+    own_env: Callable[[Path], Mapping[str, str]] = lambda _: {}  # from a temporary folder
+    model: str | None = None  # the name that requests carry; None: that of the settings
+    fields: frozenset[str] = frozenset()  # what requests may contain: see `Target`
+    token_ids: bool = False  # prompts may be token ids, where the model's files are here
     files: tuple[Path, ...] = ()  # that the engine must be able to read
+
+    def launch_line(self) -> list[str]:
+        """Return the command line, for the plan; the port is chosen when it is started."""
+        command = self.command("PORT")
+        container = self.container()
+        return command if container is None else container.words("NAME", command, self.files)
+
+    def command(self, port: int | str) -> list[str]:
+        """Return the command that starts the server on this machine or in its container."""
+        return [*self.program, *self.words(port)]
+
+    def container(self) -> Container | None:
+        """Return the container in which the command runs; None: on this machine."""
+        return container_of(self.settings, self.own_env(TEMPORARY_FOLDER))
+
+    def env(self, folder: Path) -> dict[str, str]:
+        """Return the environment of the engine, whose temporary files go into `folder`."""
+        return engine_env(self.program, self.own_env(folder), self.settings.env)
+
+    def target(self, port: int) -> Target:
+        """Return where the server can be reached once it is started."""
+        name = self.settings.model if self.model is None else self.model
+        return Target(url=f"http://127.0.0.1:{port}", model=name, fields=self.fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """A server that is ready."""
 
-    engine: str
+    start: ServerStart
     processes: Launched
     target: Target
     command: tuple[str, ...]
     env: Mapping[str, str]
     startup_s: float
 
-    def ask(self, path: str, *, post: bool = False, timeout_s: float = 30.0) -> Answer:
-        """Return the answer to a question. Raises `EngineError`, telling a crash from silence."""
+    def query(self, path: str, *, post: bool = False, timeout_s: float = 30.0) -> HttpReply:
+        """Return the reply at `path`. Raises `EngineError`, which tells a crash from silence."""
         try:
-            return ask(self.target.url, path, post=post, timeout_s=timeout_s)
-        except NO_ANSWER as error:
+            return query(self.target.url, path, post=post, timeout_s=timeout_s)
+        except NO_REPLY as error:
             raise self._silence(path, error) from error
 
     def _silence(self, path: str, cause: BaseException) -> EngineError:
@@ -62,15 +92,15 @@ class Server:
             time.sleep(0.1)
         code = self.processes.exit_code()
         if code is None:
-            return EngineError(f"{self.engine} does not answer {path}: {cause}")
-        error = ended_error(f"{self.engine} ended in mid-run", code, self.processes)
+            return EngineError(f"{self.start.engine} does not answer {path}: {cause}")
+        error = ended_error(f"{self.start.engine} ended in mid-run", code, self.processes)
         error.add_note(f"the whole log: {self.processes.log_path}")
         return error
 
     def json(self, path: str) -> Any:
-        """Return what `path` tells as data; None when it tells nothing."""
-        answer = self.ask(path, timeout_s=60.0)
-        return answer.json() if answer.status == 200 else None
+        """Return the document at `path`; None where there is none."""
+        reply = self.query(path, timeout_s=60.0)
+        return reply.json() if reply.status == 200 else None
 
 
 @contextmanager
@@ -93,37 +123,46 @@ def _first_ready(start: ServerStart, folder: Path, stack: ExitStack) -> Server:
 
 @contextmanager
 def _one_server(start: ServerStart, folder: Path) -> Iterator[Server]:
-    port = free_port()
+    port, settings, container = free_port(), start.settings, start.container()
     command, target = start.command(port), start.target(port)
-    env = start.env(folder if start.container is None else PASSING_FOLDER)
-    log_path = _empty_log(start.log_path or folder / "engine.log")
+    env = start.env(folder if container is None else TEMPORARY_FOLDER)
+    log_path = _empty_log(settings.log_path or folder / "engine.log")
     removal: tuple[str, ...] = ()
-    if start.container is not None:
+    if container is not None:
         name = new_name()
-        command, removal = _put_into(start.container, name, command, start.files)
+        command, removal = _put_into(container, name, command, start.files)
     processes = Launched(command, env, log_path, folder, removal)
-    if start.on_cpu:
+    if settings.on_cpu:
         processes.give_way()
     grace_s = _STARTING_GRACE_S
     try:
-        startup_s = wait_until_ready(processes, target, start.engine, timeout_s=start.timeout_s)
-        if start.on_cpu:
+        startup_s = wait_until_ready(
+            processes, target, start.engine, timeout_s=settings.start_timeout_s
+        )
+        if settings.on_cpu:
             processes.give_way()
         grace_s = _RUNNING_GRACE_S
         yield Server(
-            engine=start.engine,
+            start=start,
             processes=processes,
-            target=target,
+            # only now: the engine may have loaded the model's files while it started
+            target=replace(target, vocabulary=_vocabulary(start, env)),
             command=tuple(command),
             env=env,
             startup_s=startup_s,
         )
     except EngineError as error:
-        if start.log_path is not None:  # a passing one is gone with its folder
-            error.add_note(f"the whole log: {start.log_path}")
+        if settings.log_path is not None:  # a temporary one is removed with its folder
+            error.add_note(f"the whole log: {settings.log_path}")
         raise
     finally:
         processes.stop(grace_s)
+
+
+def _vocabulary(start: ServerStart, env: Mapping[str, str]) -> int | None:
+    """Return how many token ids prompts may be drawn from; None: prompts are text."""
+    folder = model_folder(start.settings.model, env) if start.token_ids else None
+    return None if folder is None else ordinary_tokens(folder)
 
 
 def _put_into(

@@ -1,11 +1,22 @@
-"""What SGLang cannot follow, with the reason: before anything is started. Pure."""
+"""What SGLang cannot follow, with the reason, before anything is started. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
-from harness.adapters.base import EngineError, EngineSettings, ToggleValue, UnsupportedToggleError
-from harness.adapters.sglang.flags import KV_DTYPES, QUANTIZATION, Place, kind
+from harness.adapters.base import EngineSettings
+from harness.adapters.checks import (
+    Check,
+    always_admits,
+    always_pages,
+    always_recomputes,
+    chain_refused,
+    draft_model_refused,
+    quantizes_to,
+    takes_kv_dtypes,
+    whole_number,
+)
+from harness.adapters.sglang.flags import KV_DTYPES, QUANTIZATION, SglangBuild
 
 _CPU_ATTENTION = ("intel_amx", "torch_native")
 _BREADTH = "--speculative-ngram-max-bfs-breadth"
@@ -61,149 +72,97 @@ _OWN = {
 }
 
 
-def check_extra_args(settings: EngineSettings) -> None:
-    """Raise `EngineError` for an extra argument that says again what the sweep says."""
-    for word in settings.extra_args:
-        name = word.partition("=")[0]
-        if name.startswith("--") and (reason := _owner(name[2:])):
-            raise EngineError(f"extra_args: {name} cannot stand there: {reason}")
-
-
-def check_toggles(settings: EngineSettings, place: Place) -> None:
-    """Raise `UnsupportedToggleError`, with the reason, for a value that SGLang cannot follow."""
-    for toggle, check in _CHECKS.items():
-        if reason := check(settings, place):
-            raise UnsupportedToggleError(f"{toggle}: {settings.toggles[toggle].label} {reason}")
-
-
-def off_all_the_same(settings: EngineSettings, place: Place) -> dict[str, str]:
-    """Return toggle → why it is off in these settings, whatever was asked."""
+def forced_off(settings: EngineSettings, build: SglangBuild) -> dict[str, str]:
+    """Return toggle → why it is off in these settings, whatever was requested."""
     found = {}
-    if place.cpu:
+    if build.cpu:
         found["cuda_graphs"] = "a CPU has no CUDA graphs"
-    if kind(settings, "speculative") != "off":
-        if place.cpu:
+    if settings.kind("speculative") != "off":
+        if build.cpu:
             found["overlap_scheduling"] = "SGLang speculates on a CPU without overlap only"
-        elif not place.dialect.overlaps_drafts:
+        elif not build.release.overlaps_drafts:
             found["overlap_scheduling"] = "this version of SGLang speculates without overlap only"
     return found
 
 
-def _owner(name: str) -> str | None:
-    """Return whose a flag is; beginnings of flags are taken too, where no other begins so."""
-    begun = (reason for own, reason in _OWN.items() if own.startswith(name))
-    return _OWN.get(name) or next(begun, None)
+def owner(name: str) -> str | None:
+    """Return what sets a flag in the sweep file; SGLang takes unambiguous beginnings of flags."""
+    if not name.startswith("--"):
+        return None
+    begun = (reason for own, reason in _OWN.items() if own.startswith(name[2:]))
+    return _OWN.get(name[2:]) or next(begun, None)
 
 
-def _batching(settings: EngineSettings, _: Place) -> str | None:
-    static = kind(settings, "batching") == "static"
-    return "is not offered: SGLang admits requests at every step" if static else None
-
-
-def _paged_kv(settings: EngineSettings, _: Place) -> str | None:
-    off = kind(settings, "paged_kv") == "off"
-    return "is not offered: SGLang always pages its KV" if off else None
-
-
-def _preemption(settings: EngineSettings, _: Place) -> str | None:
-    swap = kind(settings, "preemption") == "swap"
-    return "is not offered: SGLang computes anew what it preempted" if swap else None
-
-
-def _never_on(toggle: str) -> Callable[[EngineSettings, Place], str | None]:
-    def check(settings: EngineSettings, place: Place) -> str | None:
-        reason = off_all_the_same(settings, place).get(toggle)
-        return None if reason is None or kind(settings, toggle) == "off" else f"is off: {reason}"
+def _never_on(toggle: str) -> Check[SglangBuild]:
+    def check(settings: EngineSettings, build: SglangBuild) -> str | None:
+        reason = forced_off(settings, build).get(toggle)
+        return None if reason is None or settings.kind(toggle) == "off" else f"is off: {reason}"
 
     return check
 
 
-def _kv_cache_dtype(settings: EngineSettings, place: Place) -> str | None:
-    if kind(settings, "kv_cache_dtype") not in KV_DTYPES:
-        return f"is not offered: it takes {' and '.join(KV_DTYPES)}"
-    return _gpu_only(settings, place, "kv_cache_dtype", "auto")
+def _kv_cache_dtype(settings: EngineSettings, build: SglangBuild) -> str | None:
+    refused = takes_kv_dtypes(KV_DTYPES)(settings, build)
+    return refused or _gpu_only(settings, build, "kv_cache_dtype", "auto")
 
 
-def _quantization(settings: EngineSettings, place: Place) -> str | None:
-    if kind(settings, "quantization") not in QUANTIZATION:
-        return "is not offered while loading: give a model that is quantized already"
-    return _gpu_only(settings, place, "quantization", "none")
+def _quantization(settings: EngineSettings, build: SglangBuild) -> str | None:
+    refused = quantizes_to(QUANTIZATION)(settings, build)
+    return refused or _gpu_only(settings, build, "quantization", "none")
 
 
-def _gpu_only(settings: EngineSettings, place: Place, toggle: str, plain: str) -> str | None:
-    needs = place.cpu and kind(settings, toggle) != plain
+def _gpu_only(settings: EngineSettings, build: SglangBuild, toggle: str, plain: str) -> str | None:
+    needs = build.cpu and settings.kind(toggle) != plain
     return "needs a GPU: hardware.gpu is cpu" if needs else None
 
 
-def _speculative(settings: EngineSettings, place: Place) -> str | None:
+def _speculative(settings: EngineSettings, build: SglangBuild) -> str | None:
     value = settings.toggles["speculative"]
     if value.kind == "off":
         return None
-    if value.kind not in place.dialect.methods:
+    if value.kind not in build.release.methods:
         return "is not offered by this version of SGLang"
-    native = kind(settings, "attention_backend").lower() == "torch_native"
-    if place.cpu and (native or not place.verifies_on_cpu):
+    native = settings.kind("attention_backend").lower() == "torch_native"
+    if build.cpu and (native or not build.verifies_on_cpu):
         return "would end the server at its first draft: torch_native attention verifies none"
-    return _speculative_options(value)
+    return chain_refused(value, "SGLang") or draft_model_refused(value)
 
 
-def _speculative_options(value: ToggleValue) -> str | None:
-    options = dict(value.options)
-    if "tree" in options:
-        return "drafts a tree, which only the embedded engine does here; SGLang is given chains"
-    if "acceptance" in options:
-        return "assumes an acceptance, which only the embedded engine does; SGLang shows its own"
-    if value.kind == "ngram" and "draft" in options:
-        return "drafts without a model: leave draft out"
-    if value.kind != "ngram" and "draft" not in options:
-        return "needs a draft model: add draft: MODEL"
-    return None
-
-
-def _attention_backend(settings: EngineSettings, place: Place) -> str | None:
-    name = kind(settings, "attention_backend").lower()
-    if not place.cpu or name == "auto":
+def _attention_backend(settings: EngineSettings, build: SglangBuild) -> str | None:
+    name = settings.kind("attention_backend").lower()
+    if not build.cpu or name == "auto":
         return None
     if name not in _CPU_ATTENTION:
         return f"needs a GPU: on a CPU SGLang has {' and '.join(_CPU_ATTENTION)}"
-    needs_amx = name == "intel_amx" and not place.verifies_on_cpu
+    needs_amx = name == "intel_amx" and not build.verifies_on_cpu
     return "would become torch_native: this processor has no AMX" if needs_amx else None
 
 
-def _tensor_parallel(settings: EngineSettings, _: Place) -> str | None:
-    return _not_whole(kind(settings, "tensor_parallel"))
-
-
-def _block_size(settings: EngineSettings, _: Place) -> str | None:
-    size = kind(settings, "block_size")
-    if size == "auto" or (wrong := _not_whole(size)):
-        return None if size == "auto" else wrong
-    chunks = kind(settings, "chunked_prefill") == "on"
+def _block_size(settings: EngineSettings, _: SglangBuild) -> str | None:
+    size, refused = settings.kind("block_size"), whole_number("block_size")(settings, None)
+    if size == "auto" or refused:
+        return refused
+    chunks = settings.kind("chunked_prefill") == "on"
     if chunks and settings.max_batched_tokens % int(size):
         return f"does not divide max_batched_tokens {settings.max_batched_tokens}, the chunk"
-    trees = kind(settings, "speculative") == "ngram" and not any(
+    trees = settings.kind("speculative") == "ngram" and not any(
         word.startswith(_BREADTH) for word in settings.extra_args
     )
-    if trees and size != "1" and kind(settings, "attention_backend").lower() != "flashinfer":
+    if trees and size != "1" and settings.kind("attention_backend").lower() != "flashinfer":
         return "does not go with n-gram drafts, which branch: only with flashinfer attention"
     return None
 
 
-def _not_whole(text: str) -> str | None:
-    whole = text.isdigit() and int(text) > 0
-    return None if whole else "is no whole number of at least 1"
-
-
-_CHECKS: dict[str, Callable[[EngineSettings, Place], str | None]] = {
-    "batching": _batching,
-    "paged_kv": _paged_kv,
+CHECKS: Mapping[str, Check[SglangBuild]] = {
+    "batching": always_admits("SGLang"),
+    "paged_kv": always_pages("SGLang"),
     "cuda_graphs": _never_on("cuda_graphs"),
     "overlap_scheduling": _never_on("overlap_scheduling"),
     "kv_cache_dtype": _kv_cache_dtype,
     "quantization": _quantization,
     "speculative": _speculative,
-    "preemption": _preemption,
+    "preemption": always_recomputes("SGLang"),
     "attention_backend": _attention_backend,
-    "tensor_parallel": _tensor_parallel,
+    "tensor_parallel": whole_number("tensor_parallel"),
     "block_size": _block_size,
 }

@@ -1,7 +1,7 @@
-"""Engine-neutral settings → SGLang's command line. Pure; `tests/` holds it against its parser.
+"""Engine-neutral settings → SGLang's command line. Pure; `tests/` checks it with SGLang's parser.
 
-What has a flag is said outright, also where SGLang's default is the same. Its switches have no
-opposite: what is on by default is only ever said to be off.
+Every flag is written, also where SGLang's default is the same. Its switches have no opposite: of
+what is on by default only `off` can be written.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.adapters.base import EngineSettings, ToggleValue
-from harness.adapters.sglang.versions import Dialect
+from harness.adapters.sglang.versions import Release
 
 KV_DTYPES = {"auto": "auto", "fp8": "fp8_e4m3"}  # the one that vLLM's fp8 is
 QUANTIZATION = {"none": None, "fp8": "fp8"}
@@ -20,44 +20,34 @@ VERIFIED_WITH = 1  # the token that a draft follows is one of SGLang's "draft to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """What the toggles depend on beside each other."""
+class SglangBuild:
+    """The SGLang that is started: what its flags depend on beside the settings."""
 
-    dialect: Dialect
+    release: Release
     cpu: bool = False
-    # Whether drafts can be verified on a CPU: SGLang has that with Intel AMX only. Whoever starts
-    # it with words of their own may have brought attention that can.
+    # Whether drafts can be verified on a CPU: SGLang has that with Intel AMX only. A program or
+    # command of the author's own may have attention that can.
     verifies_on_cpu: bool = False
 
 
-def serve_words(settings: EngineSettings, port: int | str, place: Place) -> list[str]:
+def serve_words(settings: EngineSettings, port: int | str, build: SglangBuild) -> list[str]:
     """Return the words after the program, with the author's own last."""
     flags = {
         "model-path": settings.model,
         **_limits(settings),
-        **_toggles(settings, place),
-        **_ours(port, place),
+        **_toggles(settings, build),
+        **_ours(port, build),
     }
     words = [word for name, value in flags.items() for word in _words(name, value)]
     return [*words, *settings.extra_args]
 
 
-def kind(settings: EngineSettings, toggle: str) -> str:
-    """Return the kind of a toggle's value."""
-    return settings.toggles[toggle].kind
-
-
-def running_limit(settings: EngineSettings) -> int:
-    """Return the sequences that run at once at most."""
-    return 1 if kind(settings, "batching") == "none" else settings.max_num_seqs
-
-
 def _limits(settings: EngineSettings) -> dict[str, Any]:
-    chunks, most = kind(settings, "chunked_prefill") == "on", settings.max_batched_tokens
+    chunks, most = settings.kind("chunked_prefill") == "on", settings.max_batched_tokens
     return {
         "dtype": settings.dtype,
         "context-length": settings.max_model_len,
-        "max-running-requests": running_limit(settings),
+        "max-running-requests": settings.running_limit,
         "chunked-prefill-size": most if chunks else -1,
         # Without chunks a prompt is one piece, and this only limits what comes along with it.
         "max-prefill-tokens": None if chunks else max(most, settings.max_model_len),
@@ -66,25 +56,25 @@ def _limits(settings: EngineSettings) -> dict[str, Any]:
     }
 
 
-def _toggles(settings: EngineSettings, place: Place) -> dict[str, Any]:
+def _toggles(settings: EngineSettings, build: SglangBuild) -> dict[str, Any]:
     return {
-        "tp-size": kind(settings, "tensor_parallel"),
-        "page-size": _unless(kind(settings, "block_size"), "auto"),
-        "disable-radix-cache": kind(settings, "prefix_caching") == "off",
-        "disable-overlap-schedule": kind(settings, "overlap_scheduling") == "off",
-        "kv-cache-dtype": KV_DTYPES[kind(settings, "kv_cache_dtype")],
-        "quantization": QUANTIZATION[kind(settings, "quantization")],
-        "attention-backend": _unless(kind(settings, "attention_backend").lower(), "auto"),
-        **_cuda_graphs(settings, place.dialect),
+        "tp-size": settings.kind("tensor_parallel"),
+        "page-size": _unless(settings.kind("block_size"), "auto"),
+        "disable-radix-cache": settings.kind("prefix_caching") == "off",
+        "disable-overlap-schedule": settings.kind("overlap_scheduling") == "off",
+        "kv-cache-dtype": KV_DTYPES[settings.kind("kv_cache_dtype")],
+        "quantization": QUANTIZATION[settings.kind("quantization")],
+        "attention-backend": _unless(settings.kind("attention_backend").lower(), "auto"),
+        **_cuda_graphs(settings, build.release),
         **_speculative_flags(settings.toggles["speculative"]),
     }
 
 
-def _cuda_graphs(settings: EngineSettings, dialect: Dialect) -> dict[str, Any]:
+def _cuda_graphs(settings: EngineSettings, release: Release) -> dict[str, Any]:
     """Return the flags that turn graphs off; where they are on, those of every batch there is."""
-    if kind(settings, "cuda_graphs") == "on":
-        return {dialect.graph_batch: running_limit(settings)}
-    named = (flag.partition("=") for flag in dialect.graphs_off)
+    if settings.kind("cuda_graphs") == "on":
+        return {release.graph_batch: settings.running_limit}
+    named = (flag.partition("=") for flag in release.graphs_off)
     return {name: value or True for name, _, value in named}
 
 
@@ -104,11 +94,11 @@ def _speculative_flags(value: ToggleValue) -> dict[str, Any]:
     return flags
 
 
-def _ours(port: int | str, place: Place) -> dict[str, Any]:
+def _ours(port: int | str, build: SglangBuild) -> dict[str, Any]:
     return {
-        "device": "cpu" if place.cpu else None,
+        "device": "cpu" if build.cpu else None,
         # no sampling defaults of the model's own
-        "sampling-defaults": "openai" if place.dialect.sampling_defaults else None,
+        "sampling-defaults": "openai" if build.release.sampling_defaults else None,
         "enable-metrics": True,
         "enable-cache-report": True,  # cached tokens of each request, in its usage
         "stream-interval": 1,

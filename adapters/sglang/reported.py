@@ -1,25 +1,35 @@
-"""What a running SGLang says that it runs and counts, in the words of our toggles. Pure.
+"""The reported configuration of a running SGLang, and what it counts. Pure.
 
 Two sources: the arguments that it resolved (`/server_info`) and its series. Of speculation it
-counts verify steps alone. How many tokens they verified, and how many of those stood, is worked out
-as SGLang does it for its own acceptance rate: every step verifies as many as was set, padding
-included, and an answer has one token of its prefill, one of each verify step, and the drafts that
-stood.
+counts verify steps alone. Verified and accepted tokens are derived as SGLang does it for its own
+acceptance rate: every step verifies as many as was set, padding included, and an answer has one
+token of its prefill, one of each verify step, and the accepted drafts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from harness.adapters.base import ServerCounters, ToggleValue
+from harness.adapters.reported_config import (
+    Labels,
+    Reader,
+    always,
+    backend_label,
+    batching_label,
+    opposite,
+    speculation_label,
+    text_of,
+)
 from harness.adapters.server_metrics import ServerMetrics
 from harness.adapters.sglang.flags import KV_DTYPES, METHODS, QUANTIZATION, VERIFIED_WITH
-from harness.adapters.sglang.versions import Dialect
+from harness.adapters.sglang.versions import Release
 
 _KV_NAMES = {flag: label for label, flag in KV_DTYPES.items()}
 _METHOD_NAMES = {method: kind for kind, method in METHODS.items()}
+_QUANTIZATION_NAMES = {flag: label for label, flag in QUANTIZATION.items()}
 _PASSES = "sglang:cuda_graph_passes_total"
 _STAGES = "sglang:per_stage_req_latency_seconds_count"
 _PARTS = "chunked_prefill"  # the stage of a chunk that does not end its prompt
@@ -28,14 +38,14 @@ _FIRST_RANK = "0"  # of tensor parallel ranks, which all do the same; some serie
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """The resolved arguments; those of a scheduler are the surer ones."""
+class SglangConfig:
+    """The resolved arguments; those of a scheduler are the more reliable ones."""
 
     info: Mapping[str, Any]
     scheduler: Mapping[str, Any]  # the state of the first one
 
     def get(self, name: str) -> Any:
-        """Return one argument; None where the server does not tell."""
+        """Return one argument; None where the server does not report it."""
         return self.scheduler.get(name, self.info.get(name))
 
     def number(self, *names: str) -> int | None:
@@ -44,51 +54,48 @@ class Said:
         return next((value for value in found if type(value) is int), None)
 
 
-def said_by(server_info: Any) -> Said:
-    """Return what the server said; `server_info` is None where it does not tell."""
+def reported_config(server_info: Any) -> SglangConfig:
+    """Return what the server reports; `server_info` is None where it has no such route."""
     info = server_info if isinstance(server_info, Mapping) else {}
     states = info.get("internal_states")
     state = states[0] if isinstance(states, list) and states else None
-    return Said(info, state if isinstance(state, Mapping) else {})
+    return SglangConfig(info, state if isinstance(state, Mapping) else {})
 
 
-def effective_labels(server: Said, asked: Mapping[str, ToggleValue]) -> dict[str, str]:
-    """Return toggle → label, of all toggles of which the server says anything."""
-    told = {toggle: _READERS[toggle](server, value) for toggle, value in asked.items()}
-    return {toggle: label for toggle, label in told.items() if label is not None}
-
-
-def sizes_of(server: Said) -> dict[str, Any]:
-    """Return sizes of the engine for reports and checks; None for what it does not say."""
-    block_size, tokens = server.number("page_size"), server.number("max_total_num_tokens")
+def sizes_of(reported: SglangConfig) -> dict[str, Any]:
+    """Return sizes of the engine for reports and checks; None for what it does not report."""
+    block_size, tokens = reported.number("page_size"), reported.number("max_total_num_tokens")
     return {
         "block_size": block_size,
         "kv_blocks": tokens // block_size if tokens and block_size else None,
         "kv_tokens": tokens,
-        "running_limit": _running_limit(server),
-        "step_tokens": server.number("chunked_prefill_size"),
-        "dtype": server.get("dtype"),
-        "kv_cache_dtype": server.get("kv_cache_dtype"),
-        "attention_backend": server.get("attention_backend"),
+        "running_limit": _running_limit(reported),
+        "step_tokens": reported.number("chunked_prefill_size"),
+        "dtype": reported.get("dtype"),
+        "kv_cache_dtype": reported.get("kv_cache_dtype"),
+        "attention_backend": reported.get("attention_backend"),
         "memory_utilization_of": "weights and KV cache, without what steps need",
     }
 
 
-def assumptions_of(server: Said, asked: ToggleValue, weights_bytes: int | None = None) -> list[str]:
+def assumptions_of(
+    reported: SglangConfig, requested: ToggleValue, weights_bytes: int | None = None
+) -> list[str]:
     """Return what a reader of acceptance rates must know, where this server speculates."""
-    if asked.kind == "off":
+    if requested.kind == "off":
         return []
-    most = server.number("speculative_num_draft_tokens")
+    most = reported.number("speculative_num_draft_tokens")
     drafts = "as many" if most is None else str(most - VERIFIED_WITH)
     counted = f"each verify step counts as {drafts} drafted tokens, padding included"
-    notes = [f"{asked.kind}: {counted}, as SGLang does; accepted are those that answers held"]
+    notes = [f"{requested.kind}: {counted}, as SGLang does; accepted are those that answers held"]
     if weights_bytes is not None and weights_bytes < _TOY_BYTES:
         size = f"a model of {weights_bytes / 1e6:.0f} MB"
-        notes.append(f"{asked.kind}: {size} repeats itself: that drafts stand is an artefact of it")
+        artefact = f"{size} repeats itself: that drafts stand is an artefact of it"
+        notes.append(f"{requested.kind}: {artefact}")
     return notes
 
 
-def totals_of(metrics: ServerMetrics, server: Said, dialect: Dialect) -> ServerCounters:
+def totals_of(metrics: ServerMetrics, reported: SglangConfig, release: Release) -> ServerCounters:
     """Return the totals of one scrape. A series comes up with its first count: absent is 0.
 
     Where a version counts something at all is looked up, not guessed from what is absent. Requests
@@ -96,27 +103,27 @@ def totals_of(metrics: ServerMetrics, server: Said, dialect: Dialect) -> ServerC
     """
     if not metrics.has("sglang:prompt_tokens"):
         return ServerCounters()
-    speculates = server.get("speculative_algorithm") is not None
-    verified = _since(dialect.counts_verifies, metrics.count("sglang:spec_verify_calls"))
+    speculates = reported.get("speculative_algorithm") is not None
+    verified = _since(release.counts_verifies, metrics.count("sglang:spec_verify_calls"))
     output = metrics.count("sglang:generation_tokens")
-    evicted, retracted = metrics.count("sglang:evicted_tokens"), _retracted(metrics, dialect)
+    evicted, retracted = metrics.count("sglang:evicted_tokens"), _retracted(metrics, release)
     decoded = _of_rank(metrics, "sglang:realtime_tokens", "decode")
     return ServerCounters(
         prompt_tokens=metrics.count("sglang:prompt_tokens"),
         cached_prompt_tokens=metrics.count("sglang:cached_tokens") or 0,
         output_tokens=output,
-        drafted_tokens=_drafted(verified, server, speculates),
+        drafted_tokens=_drafted(verified, reported, speculates),
         accepted_tokens=_accepted(metrics, verified, output, retracted) if speculates else None,
         verify_steps=verified,
         preemptions=retracted,
-        steps=_passes(metrics, dialect, "decode_none", "decode_cuda_graph"),
-        sequence_steps=verified if speculates else _since(dialect.counts_passes, decoded),
-        graph_steps=_passes(metrics, dialect, "decode_cuda_graph", "prefill_cuda_graph"),
+        steps=_passes(metrics, release, "decode_none", "decode_cuda_graph"),
+        sequence_steps=verified if speculates else _since(release.counts_passes, decoded),
+        graph_steps=_passes(metrics, release, "decode_cuda_graph", "prefill_cuda_graph"),
         partial_prefill_steps=_since(
-            dialect.counts_passes, metrics.count(_STAGES, stage=_PARTS, tp_rank=_FIRST_RANK)
+            release.counts_passes, metrics.count(_STAGES, stage=_PARTS, tp_rank=_FIRST_RANK)
         ),
         queued_ns=metrics.nanoseconds("sglang:queue_time_seconds_sum", tp_rank=_FIRST_RANK),
-        evicted_blocks=None if evicted is None else evicted // (server.number("page_size") or 1),
+        evicted_blocks=None if evicted is None else evicted // (reported.number("page_size") or 1),
     )
 
 
@@ -129,18 +136,18 @@ def _of_rank(metrics: ServerMetrics, name: str, mode: str) -> int | None:
     return metrics.count(name, mode=mode, tp_rank=_FIRST_RANK)
 
 
-def _passes(metrics: ServerMetrics, dialect: Dialect, *modes: str) -> int | None:
+def _passes(metrics: ServerMetrics, release: Release, *modes: str) -> int | None:
     found = sum(_of_rank(metrics, _PASSES, mode) or 0 for mode in modes)
-    return _since(dialect.counts_passes, found)
+    return _since(release.counts_passes, found)
 
 
-def _retracted(metrics: ServerMetrics, dialect: Dialect) -> int | None:
+def _retracted(metrics: ServerMetrics, release: Release) -> int | None:
     total = metrics.count("sglang:num_retracted_requests", tp_rank=_FIRST_RANK)
-    return _since(dialect.counts_passes, total)
+    return _since(release.counts_passes, total)
 
 
-def _drafted(verified: int | None, server: Said, speculates: bool) -> int | None:
-    most = server.number("speculative_num_draft_tokens")
+def _drafted(verified: int | None, reported: SglangConfig, speculates: bool) -> int | None:
+    most = reported.number("speculative_num_draft_tokens")
     if verified is None or (speculates and most is None):
         return None
     return verified * (most - VERIFIED_WITH) if speculates and most else verified
@@ -149,106 +156,84 @@ def _drafted(verified: int | None, server: Said, speculates: bool) -> int | None
 def _accepted(
     metrics: ServerMetrics, verified: int | None, output: int | None, retracted: int | None
 ) -> int | None:
-    """Return the drafts that answers held; a request that was put back is prefilled once more."""
+    """Return the drafts in answers; a request that was retracted is prefilled once more."""
     requests = metrics.count("sglang:num_requests")
     if verified is None or output is None or requests is None:
         return None
     return max(0, output - requests - verified - (retracted or 0))
 
 
-def _running_limit(server: Said) -> int | None:
-    return server.number("effective_max_running_requests_per_dp", "max_running_requests")
+def _running_limit(reported: SglangConfig) -> int | None:
+    return reported.number("effective_max_running_requests_per_dp", "max_running_requests")
 
 
-def _unless_disabled(name: str) -> Callable[[Said, ToggleValue], str | None]:
-    def read(server: Said, _: ToggleValue) -> str | None:
-        return {True: "off", False: "on"}.get(server.get(name))
-
-    return read
+def _unless_disabled(name: str) -> Reader[SglangConfig]:
+    return lambda reported, _: (opposite(reported.get(name)),)
 
 
-def _chunked_prefill(server: Said, _: ToggleValue) -> str | None:
-    size = server.number("chunked_prefill_size")
-    return None if size is None else "on" if size > 0 else "off"
+def _chunked_prefill(reported: SglangConfig, _: ToggleValue) -> Labels:
+    size = reported.number("chunked_prefill_size")
+    return (None if size is None else "on" if size > 0 else "off",)
 
 
-def _batching(server: Said, _: ToggleValue) -> str | None:
-    limit = _running_limit(server)
-    return None if limit is None else "none" if limit == 1 else "continuous"
+def _batching(reported: SglangConfig, _: ToggleValue) -> Labels:
+    return (batching_label(_running_limit(reported)),)
 
 
-def _paged_kv(_: Said, __: ToggleValue) -> str:
-    return "on"
-
-
-def _preemption(_: Said, __: ToggleValue) -> str:
-    return "recompute"
-
-
-def _cuda_graphs(server: Said, asked: ToggleValue) -> str | None:
-    config = server.get("cuda_graph_config")
+def _cuda_graphs(reported: SglangConfig, _: ToggleValue) -> Labels:
+    config = reported.get("cuda_graph_config")
     if not isinstance(config, Mapping):
-        return _unless_disabled("disable_cuda_graph")(server, asked)
+        return (opposite(reported.get("disable_cuda_graph")),)
     decode = config.get("decode")
     backend = decode.get("backend") if isinstance(decode, Mapping) else None
-    return None if backend is None else "off" if backend == "disabled" else "on"
+    return (None if backend is None else "off" if backend == "disabled" else "on",)
 
 
-def _kv_cache_dtype(server: Said, _: ToggleValue) -> str | None:
-    told = server.get("kv_cache_dtype")
-    return None if told is None else _KV_NAMES.get(str(told), str(told))
+def _kv_cache_dtype(reported: SglangConfig, _: ToggleValue) -> Labels:
+    name = text_of(reported.get("kv_cache_dtype"))
+    return (name and _KV_NAMES.get(name, name),)
 
 
-def _quantization(server: Said, asked: ToggleValue) -> str | None:
-    """Read it back where it was asked for: of a model quantized already SGLang tells it too."""
-    if asked.kind == "none":
-        return "none"
-    told = server.get("quantization")
-    names = {flag: label for label, flag in QUANTIZATION.items()}
-    return names.get(told, str(told))
+def _quantization(reported: SglangConfig, requested: ToggleValue) -> Labels:
+    """Return it where it was requested: SGLang also reports what a checkpoint comes with."""
+    name = reported.get("quantization")
+    return ("none" if requested.kind == "none" else _QUANTIZATION_NAMES.get(name, str(name)),)
 
 
-def _speculative(server: Said, asked: ToggleValue) -> str | None:
-    if "speculative_algorithm" not in {**server.info, **server.scheduler}:
-        return None
-    algorithm = server.get("speculative_algorithm")
+def _speculative(reported: SglangConfig, requested: ToggleValue) -> Labels:
+    if "speculative_algorithm" not in {**reported.info, **reported.scheduler}:
+        return (None,)
+    algorithm = reported.get("speculative_algorithm")
     if algorithm is None:
-        return "off"
-    most = server.number("speculative_num_draft_tokens")
-    now = {
+        return ("off",)
+    most = reported.number("speculative_num_draft_tokens")
+    options = {
         "tokens": None if most is None else most - VERIFIED_WITH,
-        "draft": server.get("speculative_draft_model_path"),
+        "draft": reported.get("speculative_draft_model_path"),
     }
-    options = tuple((name, now.get(name) or "nothing") for name, _ in asked.options)
-    return ToggleValue(_METHOD_NAMES.get(str(algorithm), str(algorithm)), options).label
+    kind = _METHOD_NAMES.get(str(algorithm), str(algorithm))
+    return (speculation_label(kind, options, requested),)
 
 
-def _attention_backend(server: Said, asked: ToggleValue) -> str | None:
-    told = server.get("attention_backend")
-    if told is None:
-        return None
-    return asked.kind if str(told).lower() == asked.kind.lower() else str(told)
+def _attention_backend(reported: SglangConfig, requested: ToggleValue) -> Labels:
+    return (backend_label(reported.get("attention_backend"), requested),)
 
 
-def _number(name: str) -> Callable[[Said, ToggleValue], str | None]:
-    def read(server: Said, _: ToggleValue) -> str | None:
-        told = server.number(name)
-        return None if told is None else str(told)
-
-    return read
+def _number(name: str) -> Reader[SglangConfig]:
+    return lambda reported, _: (text_of(reported.number(name)),)
 
 
-_READERS: dict[str, Callable[[Said, ToggleValue], str | None]] = {
+READERS: Mapping[str, Reader[SglangConfig]] = {
     "prefix_caching": _unless_disabled("disable_radix_cache"),
     "chunked_prefill": _chunked_prefill,
     "batching": _batching,
-    "paged_kv": _paged_kv,
+    "paged_kv": always("on"),
     "cuda_graphs": _cuda_graphs,
     "overlap_scheduling": _unless_disabled("disable_overlap_schedule"),
     "kv_cache_dtype": _kv_cache_dtype,
     "quantization": _quantization,
     "speculative": _speculative,
-    "preemption": _preemption,
+    "preemption": always("recompute"),
     "attention_backend": _attention_backend,
     "tensor_parallel": _number("tp_size"),
     "block_size": _number("page_size"),

@@ -1,7 +1,7 @@
-"""What differs from version to version of SGLang, as far as it was looked up in their own code.
+"""What differs between versions of SGLang, as read from their source.
 
-Looked up: 0.4.6.post5, 0.4.10.post2, 0.5.6.post2, 0.5.10, 0.5.16 and 0.5.23; run: 0.5.23. What lies
-between two of them is taken for the older one, whose flags the newer ones in between still take.
+Read: 0.4.6.post5, 0.4.10.post2, 0.5.6.post2, 0.5.10, 0.5.16 and 0.5.23; run: 0.5.23. A version
+between two of them is treated as the older one, whose flags it still takes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
-    """How one range of versions is spoken to, and what it counts."""
+class Release:
+    """What one range of versions takes and counts."""
 
     graphs_off: tuple[str, ...] = ("disable-cuda-graph",)  # switches; with a value, NAME=VALUE
     graph_batch: str = "cuda-graph-max-bs"  # the largest batch that has a CUDA graph
@@ -23,7 +23,7 @@ class Dialect:
     counts_verifies: bool = False  # verify steps of each sequence
 
 
-_SINCE_0_4 = Dialect()
+_SINCE_0_4 = Release()
 _SINCE_0_5_6 = replace(
     _SINCE_0_4, sampling_defaults=True, methods=("ngram", "draft", "eagle", "eagle3")
 )
@@ -39,17 +39,17 @@ _SINCE_0_5_16 = replace(
     overlaps_drafts=True,
     counts_verifies=True,
 )
-_DIALECTS = (
+_RELEASES = (
     ((0, 5, 16), _SINCE_0_5_16),
     ((0, 5, 10), _SINCE_0_5_10),
     ((0, 5, 6), _SINCE_0_5_6),
 )
 
 
-def dialect_of(version: str | None) -> Dialect:
-    """Return how a version is spoken to; the newest where it cannot be told."""
+def release_of(version: str | None) -> Release:
+    """Return what a version takes and counts; the newest where it is not known."""
     numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version or "")
     if numbers is None:
         return _SINCE_0_5_16
     known = tuple(int(number) for number in numbers.groups())
-    return next((dialect for since, dialect in _DIALECTS if known >= since), _SINCE_0_4)
+    return next((release for since, release in _RELEASES if known >= since), _SINCE_0_4)

@@ -1,114 +1,93 @@
-"""TensorRT-LLM: how it is started, and what is asked of it while it runs. Knows nothing of load.
+"""TensorRT-LLM: how it is started, what it reports, what it counts. Knows nothing of load.
 
-**Not yet run against the real TensorRT-LLM**: written from its sources, 1.1 to 1.4.0rc1, and held
-against a stand-in that refuses what those refuse. What the stand-in cannot show, nothing has shown.
+**Not yet run against the real TensorRT-LLM**: written from its sources, 1.1 to 1.4.0rc1, and tested
+with a stand-in that refuses what those refuse. What the stand-in cannot show, nothing has shown.
 
 It has no way to empty its prefix cache. No run needs one: the texts of a run are named by its seed,
-so that nothing it asks can have been left there by another. Old blocks only have to make room.
+so no other run can have left a block of them. Old blocks are only evicted.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.adapters.base import EngineError, EngineSettings, ServerCounters, Target, ToggleValue
-from harness.adapters.model_folder import model_folder, ordinary_tokens
+from harness.adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
+from harness.adapters.checks import check_model, check_sizes, check_step_tokens, check_toggles
 from harness.adapters.process import (
-    PASSING_FOLDER,
-    Container,
     Server,
     ServerStart,
-    container_of,
-    engine_env,
-    image_version,
-    in_image,
-    installed_version,
+    StartedEndpoint,
+    env_for_report,
     program_words,
     running_server,
-    told_env,
+    version_found,
 )
+from harness.adapters.reported_config import effective_labels
 from harness.adapters.server_metrics import ServerMetrics
-from harness.adapters.tensorrt_llm.checks import (
-    check_extra_args,
-    check_sizes,
-    check_toggles,
-    off_all_the_same,
-)
+from harness.adapters.tensorrt_llm.checks import CHECKS, check_args, forced_off
 from harness.adapters.tensorrt_llm.options import (
     OPTIONS_FILE,
-    batch_limit,
-    dialect_of,
-    model_word,
+    option_names,
     options_lines,
     serve_words,
     served_name,
-    step_tokens,
 )
 from harness.adapters.tensorrt_llm.records import POLL_S, RecordReader
-from harness.adapters.tensorrt_llm.reported import effective_labels, said_by
-from harness.adapters.tensorrt_llm.stats import Asked, IterationTotals, RequestTotals, counters_of
+from harness.adapters.tensorrt_llm.reported import READERS, reported_config
+from harness.adapters.tensorrt_llm.stats import (
+    CountingRules,
+    IterationTotals,
+    RequestTotals,
+    counters_of,
+)
 
 _PROGRAM = "trtllm-serve"
 _PACKAGES = ("tensorrt_llm",)
 _USAGE = frozenset({"include_usage", "continuous_usage_stats"})
 _FIELDS = _USAGE | {"seed", "ignore_eos", "detokenize"}
-_TOLD = ("TRTLLM_", "TLLM_", "FORCE_DETERMINISTIC", "HF_", "CUDA_", "OMP_", "OMPI_", "NCCL_")
 
 
-class TensorRtLlmEndpoint:
+class TensorRtLlmEndpoint(StartedEndpoint):
     """A running TensorRT-LLM."""
 
-    notes: tuple[str, ...] = ()
+    variables = (
+        *("TRTLLM_", "TLLM_", "FORCE_DETERMINISTIC", "HF_", "CUDA_", "OMP_", "OMPI_", "NCCL_"),
+    )
 
-    def __init__(
-        self, server: Server, settings: EngineSettings, records: RecordReader, options: list[str]
-    ) -> None:
-        """Ask the server what it is; it does not change while it runs."""
-        self._server = server
-        self._settings = settings
+    def __init__(self, server: Server, records: RecordReader, options: list[str]) -> None:
+        """Read the server's version and series, which do not change while it runs."""
+        super().__init__(server, server.json("/version"))
         self._records = records
         self._options = options
         self._requests = RequestTotals()
         self._at_start = self._metrics()
-        told = server.json("/version") or {}
-        self.engine_version = str(told.get("version", "unknown"))
-        self.engine_kind = str(told.get("engine_kind", "real"))
-        folder = model_folder(model_word(settings), server.env)
-        self.target: Target | None = replace(
-            server.target,
-            fields=_FIELDS,
-            vocabulary=None if folder is None else ordinary_tokens(folder),
-        )
 
     def effective(self) -> Mapping[str, str]:
-        """Return what the start-up log and the series say, toggle name → value label."""
+        """Return what the start-up log and the series report, toggle name → value label."""
         blocks = self._records.totals.block_tokens
-        said = said_by(self._server.processes.log(), self._at_start, blocks)
-        return effective_labels(said, self._settings.toggles)
+        config = reported_config(self._server.processes.log(), self._at_start, blocks)
+        return effective_labels(config, READERS, self._settings.toggles)
 
     def counters(self) -> ServerCounters:
         """Return the running totals. Raises `EngineError` when the server has ended.
 
-        Waits until every iteration so far is counted: at once where the number of answers tells
-        that, else as long as the server takes to say that there is nothing more.
+        Waits until every iteration so far is counted: not at all where the number of replies shows
+        that, else until the server reports that there is nothing more.
         """
-        iterations = self._settled()
-        kinds = {name: value.kind for name, value in self._settings.toggles.items()}
-        cut_static = kinds["batching"] == "static" and kinds["chunked_prefill"] == "on"
-        asked = Asked(
-            caches=kinds["prefix_caching"] == "on",
+        iterations, settings = self._settled(), self._settings
+        static = settings.kind("batching") == "static"
+        rules = CountingRules(
+            prefix_caching=settings.kind("prefix_caching") == "on",
             # Of a static batch whose prompts are cut some parts come when others are done.
-            tells_joining=not cut_static,
-            most_tokens=self._settings.max_model_len,
+            counts_admissions=not (static and settings.kind("chunked_prefill") == "on"),
+            max_prompt_tokens=settings.max_model_len,
         )
-        return counters_of(iterations, self._requests, self._metrics(), asked)
+        return counters_of(iterations, self._requests, self._metrics(), rules)
 
     def reset(self) -> None:
         """Begin a run, for which the cache is cold without being emptied: see the module.
@@ -121,35 +100,32 @@ class TensorRtLlmEndpoint:
 
     def facts(self) -> Mapping[str, Any]:
         """Return sizes, and how exactly this server was started."""
-        told = self._records.totals
-        size, blocks = told.block_tokens, told.most_blocks
+        totals = self._records.totals
+        size, blocks = totals.block_tokens, totals.most_blocks
         return {
             "block_size": size,
             "kv_blocks": blocks,
             "kv_tokens": size * blocks if size and blocks else None,
-            "running_limit": batch_limit(self._settings),
-            "step_tokens": step_tokens(self._settings),
+            "running_limit": self._settings.running_limit,
+            "step_tokens": self._settings.step_tokens,
             "dtype": self._settings.dtype,
             "memory_utilization_of": "what the weights leave",
             "cache_emptied": False,
             "stats_poll_s": self._records.poll_s,
-            "stats_lost": told.lost,
-            "command": list(self._server.command),
+            "stats_lost": totals.lost,
             "options": self._options,
-            "environment": told_env({**os.environ, **self._settings.env}, _TOLD),
-            "startup_s": round(self._server.startup_s, 3),
-            "log": self._settings.log_path and self._settings.log_path.name,
-            "assumptions": [],
+            **super().facts(),
+            "environment": env_for_report({**os.environ, **self._settings.env}, self.variables),
         }
 
     def _settled(self) -> IterationTotals:
-        told = self._server.json("/perf_metrics")  # each finished request is told once
-        self._requests.add(told if isinstance(told, list) else ())
+        finished = self._server.json("/perf_metrics")  # each finished request once
+        self._requests.add(finished if isinstance(finished, list) else ())
         return self._records.settle(self._requests.finished or None)
 
     def _metrics(self) -> ServerMetrics:
-        answer = self._server.ask("/prometheus/metrics")
-        return ServerMetrics(answer.text if answer.status == 200 else "")
+        reply = self._server.query("/prometheus/metrics")
+        return ServerMetrics(reply.text if reply.status == 200 else "")
 
 
 class TensorRtLlmAdapter:
@@ -164,37 +140,34 @@ class TensorRtLlmAdapter:
 
     def check(self, settings: EngineSettings) -> None:
         """Raise `EngineError` for what can never start, its subclass for what is not offered."""
-        check_extra_args(settings)
-        check_toggles(settings, dialect_of(self.version_of(settings)))
+        check_args(settings)
+        check_toggles(settings, CHECKS, option_names(self.version_of(settings)))
+        if settings.on_cpu:
+            raise EngineError("TensorRT-LLM needs an NVIDIA GPU: hardware.gpu is cpu")
         check_sizes(settings)
-        if re.match(r"[~./]", settings.model) and model_folder(settings.model, {}) is None:
-            raise EngineError(f"there is no model folder {settings.model} with a config.json")
+        check_step_tokens(settings)
+        check_model(settings)
 
     def implied(self, settings: EngineSettings) -> Mapping[str, ToggleValue]:
-        """Return what the values drag along; `reasons` says why."""
-        return {toggle: ToggleValue("off") for toggle in off_all_the_same(settings)}
+        """Return what the values force on others; `reasons` has the reasons."""
+        return dict.fromkeys(self.reasons(settings), ToggleValue("off"))
 
     def reasons(self, settings: EngineSettings) -> Mapping[str, str]:
-        """Return toggle → why it is off in these settings, whatever was asked."""
-        return off_all_the_same(settings)
+        """Return toggle → why it is off in these settings, whatever was requested."""
+        return forced_off(settings)
 
     def launch_line(self, settings: EngineSettings) -> list[str]:
         """Return the command line, and after it the lines of its options file, each a word."""
-        words = serve_words(settings, "PORT", OPTIONS_FILE)
-        lines = options_lines(settings, dialect_of(self.version_of(settings)))
-        started = [*_program(settings), *words]
-        if (container := _container(settings)) is not None:
-            started = container.words("NAME", started, [Path(OPTIONS_FILE)])
-        return [*started, f"# {OPTIONS_FILE}:", *lines]
+        lines = self._options(settings)
+        command = _server_start(settings, Path(OPTIONS_FILE)).launch_line()
+        return [*command, f"# {OPTIONS_FILE}:", *lines]
 
     def version_of(self, settings: EngineSettings) -> str | None:
-        """Return the version that is installed where `settings` point to; None: it cannot be told.
+        """Return the version that `settings` start; None: not found.
 
         Cheap: nothing is imported or started.
         """
-        if (image := in_image(settings)) is not None:
-            return image_version(image)
-        found = installed_version(_program(settings), _PACKAGES)
+        found = version_found(settings, _program(settings), _PACKAGES)
         return None if found is None else found[1]
 
     def start(self, settings: EngineSettings) -> AbstractContextManager[TensorRtLlmEndpoint]:
@@ -203,29 +176,29 @@ class TensorRtLlmAdapter:
 
     @contextmanager
     def _started(self, settings: EngineSettings) -> Iterator[TensorRtLlmEndpoint]:
-        words = _program(settings)
-        lines = options_lines(settings, dialect_of(self.version_of(settings)))
+        options = self._options(settings)
         with ExitStack() as stack:
-            file = _written(lines, settings.log_path, stack)
-            start = ServerStart(
-                engine=self.name,
-                command=lambda port: [*words, *serve_words(settings, port, str(file))],
-                env=lambda folder: engine_env(words, _own_env(folder), settings.env),
-                target=lambda port: Target(
-                    url=f"http://127.0.0.1:{port}", model=served_name(settings)
-                ),
-                timeout_s=settings.start_timeout_s,
-                log_path=settings.log_path,
-                container=_container(settings),
-                files=(file,),
-            )
-            server = stack.enter_context(running_server(start))
+            file = _written(options, settings.log_path, stack)
+            server = stack.enter_context(running_server(_server_start(settings, file)))
             records = stack.enter_context(RecordReader(server.target.url, self._poll_s))
-            yield TensorRtLlmEndpoint(server, settings, records, lines)
+            yield TensorRtLlmEndpoint(server, records, options)
+
+    def _options(self, settings: EngineSettings) -> list[str]:
+        return options_lines(settings, option_names(self.version_of(settings)))
 
 
-def _container(settings: EngineSettings) -> Container | None:
-    return container_of(settings, _own_env(PASSING_FOLDER))
+def _server_start(settings: EngineSettings, options_file: Path) -> ServerStart:
+    return ServerStart(
+        engine=TensorRtLlmAdapter.name,
+        settings=settings,
+        program=_program(settings),
+        words=lambda port: serve_words(settings, port, str(options_file)),
+        own_env=_own_env,
+        model=served_name(settings),
+        fields=_FIELDS,
+        token_ids=True,
+        files=(options_file,),
+    )
 
 
 def _program(settings: EngineSettings) -> tuple[str, ...]:

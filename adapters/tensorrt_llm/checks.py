@@ -1,20 +1,23 @@
-"""What TensorRT-LLM cannot follow, and what its values drag along: said before anything starts."""
+"""What TensorRT-LLM cannot follow, with the reason, before anything is started. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from harness.adapters.base import EngineError, EngineSettings, UnsupportedToggleError
-from harness.adapters.limits import check_limits
-from harness.adapters.tensorrt_llm.options import (
-    Dialect,
-    batch_limit,
-    split_extra_args,
-    step_tokens,
+from harness.adapters.base import EngineSettings
+from harness.adapters.checks import (
+    Check,
+    always_pages,
+    always_recomputes,
+    check_extra_args,
+    draft_model_refused,
+    takes_kv_dtypes,
+    whole_number,
 )
+from harness.adapters.tensorrt_llm.options import OptionNames, split_extra_args
 
 ATTENTION_BACKENDS = ("TRTLLM", "FLASHINFER", "VANILLA")
-_KV_DTYPES = ("auto", "fp8")
+_SET = "--set "
 
 # What the harness answers for: a second opinion in extra_args would win or lose by the version.
 _FLAGS = {
@@ -64,77 +67,41 @@ _OPTIONS = {
 }
 
 
-def check_extra_args(settings: EngineSettings) -> None:
-    """Raise `EngineError` for an extra argument that says again what the sweep says."""
+def check_args(settings: EngineSettings) -> None:
+    """Raise `EngineError` for an extra argument that repeats what the sweep sets."""
     flags, sets = split_extra_args(settings.extra_args)
-    for word in flags:
-        name = word.partition("=")[0]
-        bare = name.lstrip("-").replace("-", "_")
-        if name.startswith("--") and bare in _FLAGS:
-            raise EngineError(f"extra_args: {name} cannot stand there: {_FLAGS[bare]}")
-    for path, _ in sets:
-        for own, reason in _OPTIONS.items():
-            if path == own or path.startswith(f"{own}.") or own.startswith(f"{path}."):
-                raise EngineError(f"extra_args: --set {path} cannot stand there: {reason}")
+    check_extra_args([*flags, *(f"{_SET}{path}" for path, _ in sets)], _owner)
 
 
-def check_toggles(settings: EngineSettings, dialect: Dialect) -> None:
-    """Raise `UnsupportedToggleError`, with the reason, for a value that cannot be followed."""
-    for toggle, check in _CHECKS.items():
-        if reason := check(settings, dialect):
-            raise UnsupportedToggleError(f"{toggle}: {settings.toggles[toggle].label} {reason}")
-
-
-def check_sizes(settings: EngineSettings) -> None:
-    """Raise `EngineError` for sizes that the engine would refuse, or that say another toggle."""
-    if settings.gpu.lower() == "cpu":
-        raise EngineError("TensorRT-LLM needs an NVIDIA GPU: hardware.gpu is cpu")
-    check_limits(settings, batches=("continuous", "static"))
-    if batch_limit(settings) > step_tokens(settings):
-        raise EngineError(
-            f"max_num_seqs {settings.max_num_seqs} must be at most max_batched_tokens "
-            f"{step_tokens(settings)}: each running sequence takes a token of a step"
-        )
-
-
-def off_all_the_same(settings: EngineSettings) -> Mapping[str, str]:
-    """Return toggle → why it is off in these settings, whatever was asked."""
+def forced_off(settings: EngineSettings) -> Mapping[str, str]:
+    """Return toggle → why it is off in these settings, whatever was requested."""
     found = {}
-    if _kind(settings, "speculative") == "ngram":
+    if settings.kind("speculative") == "ngram":
         found["overlap_scheduling"] = "TensorRT-LLM drafts from n-grams without overlap only"
-    if _kind(settings, "attention_backend").upper() == "FLASHINFER":
+    if settings.kind("attention_backend").upper() == "FLASHINFER":
         found["prefix_caching"] = "FLASHINFER attention turns the reuse of blocks off"
     if settings.env.get("FORCE_DETERMINISTIC") == "1":
         found["prefix_caching"] = "FORCE_DETERMINISTIC=1 turns the reuse of blocks off"
     return found
 
 
-def _kind(settings: EngineSettings, toggle: str) -> str:
-    return settings.toggles[toggle].kind
+def _owner(name: str) -> str | None:
+    """Return what sets a flag, or the option of a `--set`, in the sweep file."""
+    if name.startswith(_SET):
+        path = f"{name.removeprefix(_SET)}."
+        owned = ((f"{own}.", reason) for own, reason in _OPTIONS.items())
+        overlap = (why for own, why in owned if path.startswith(own) or own.startswith(path))
+        return next(overlap, None)
+    return _FLAGS.get(name.lstrip("-").replace("-", "_")) if name.startswith("--") else None
 
 
-def _paged_kv(settings: EngineSettings, _: Dialect) -> str | None:
-    off = _kind(settings, "paged_kv") == "off"
-    return "is not offered: TensorRT-LLM always pages its KV" if off else None
-
-
-def _preemption(settings: EngineSettings, _: Dialect) -> str | None:
-    swap = _kind(settings, "preemption") == "swap"
-    return "is not offered: TensorRT-LLM computes anew what it preempted" if swap else None
-
-
-def _kv_cache_dtype(settings: EngineSettings, _: Dialect) -> str | None:
-    known = _kind(settings, "kv_cache_dtype") in _KV_DTYPES
-    return None if known else f"is not offered: it takes {' and '.join(_KV_DTYPES)}"
-
-
-def _quantization(settings: EngineSettings, _: Dialect) -> str | None:
-    if _kind(settings, "quantization") == "none":
+def _quantization(settings: EngineSettings, _: OptionNames) -> str | None:
+    if settings.kind("quantization") == "none":
         return None
     return "is no switch of TensorRT-LLM: it needs another checkpoint, one that is quantized"
 
 
-def _speculative(settings: EngineSettings, dialect: Dialect) -> str | None:
+def _speculative(settings: EngineSettings, names: OptionNames) -> str | None:
     value = settings.toggles["speculative"]
     options = dict(value.options)
     for option, does in (("acceptance", "assumes an acceptance"), ("tree", "drafts a tree")):
@@ -142,47 +109,32 @@ def _speculative(settings: EngineSettings, dialect: Dialect) -> str | None:
             return f"{does}, which only the embedded engine does here"
     if value.kind == "eagle":
         return "is not offered: heads of EAGLE 1 and 2 do not run, those of eagle3 do"
-    if value.kind == "draft" and dialect.draft_type is None:
+    if value.kind == "draft" and names.draft_type is None:
         return "is spelled by the version, which cannot be told here: give runtime a venv or path"
-    if value.kind in ("draft", "eagle3") and "draft" not in options:
-        return "needs a draft model: add draft: MODEL"
-    if value.kind == "ngram" and "draft" in options:
-        return "drafts without a model: leave draft out"
-    return None
+    return draft_model_refused(value)
 
 
-def _attention_backend(settings: EngineSettings, _: Dialect) -> str | None:
-    name = _kind(settings, "attention_backend").upper()
+def _attention_backend(settings: EngineSettings, _: OptionNames) -> str | None:
+    name = settings.kind("attention_backend").upper()
     if name in ("AUTO", *ATTENTION_BACKENDS):
         return None
     return f"would silently be TRTLLM: known are {', '.join(ATTENTION_BACKENDS)}"
 
 
-def _tensor_parallel(settings: EngineSettings, _: Dialect) -> str | None:
-    return _not_whole(_kind(settings, "tensor_parallel"))
-
-
-def _block_size(settings: EngineSettings, _: Dialect) -> str | None:
-    size = _kind(settings, "block_size")
-    if size == "auto":
-        return None
-    if _kind(settings, "attention_backend").upper() == "VANILLA":
+def _block_size(settings: EngineSettings, _: OptionNames) -> str | None:
+    vanilla = settings.kind("attention_backend").upper() == "VANILLA"
+    if vanilla and settings.kind("block_size") != "auto":
         return "is not offered with VANILLA attention, whose blocks hold max_num_tokens"
-    return _not_whole(size)
+    return whole_number("block_size")(settings, None)
 
 
-def _not_whole(text: str) -> str | None:
-    whole = text.isdigit() and int(text) > 0
-    return None if whole else "is no whole number of at least 1"
-
-
-_CHECKS: dict[str, Callable[[EngineSettings, Dialect], str | None]] = {
-    "paged_kv": _paged_kv,
-    "kv_cache_dtype": _kv_cache_dtype,
+CHECKS: Mapping[str, Check[OptionNames]] = {
+    "paged_kv": always_pages("TensorRT-LLM"),
+    "kv_cache_dtype": takes_kv_dtypes(("auto", "fp8")),
     "quantization": _quantization,
     "speculative": _speculative,
-    "preemption": _preemption,
+    "preemption": always_recomputes("TensorRT-LLM"),
     "attention_backend": _attention_backend,
-    "tensor_parallel": _tensor_parallel,
+    "tensor_parallel": whole_number("tensor_parallel"),
     "block_size": _block_size,
 }

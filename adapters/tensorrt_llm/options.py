@@ -1,7 +1,7 @@
 """Engine-neutral settings → TensorRT-LLM's options file and the few flags beside it. Pure.
 
 Not yet run against the real TensorRT-LLM: read from its sources, 1.1 to 1.4.0rc1. Which of file and
-flag wins changed between them, so everything that the file can hold stands in the file alone. Its
+flag wins changed between them, so every option that the file may have is in the file alone. Its
 values are written as JSON, which every YAML reader takes.
 """
 
@@ -26,28 +26,28 @@ _OLDEST = (1, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
-    """What differs between versions in what is written to them."""
+class OptionNames:
+    """The options that differ between versions."""
 
-    draft_type: str | None  # how speculation with a draft model is spelled; None: not known
+    draft_type: str | None  # the name of speculation with a draft model; None: not known
     keeps_records: bool  # takes max_stats_len
 
 
-def dialect_of(version: str | None) -> Dialect:
-    """Return how a version is spoken to; None, one that cannot be told, in what all of them take.
+def option_names(version: str | None) -> OptionNames:
+    """Return the options of a version; of an unknown one those that all versions take.
 
-    1.3.0rc3 was read, and so was a later file: what lies between is taken for the later one.
+    1.3.0rc3 was read, and so was a later file: a version between them is treated as the later one.
     Raises `EngineError` for a version before 1.1.
     """
     found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?(?:rc(\d+))?", version or "")
     if found is None:
-        return Dialect(None, keeps_records=False)
+        return OptionNames(None, keeps_records=False)
     major, minor, patch = int(found[1]), int(found[2]), int(found[3] or 0)
     if (major, minor) < _OLDEST:
         raise EngineError(f"TensorRT-LLM {version} is too old: it must be 1.1 or newer")
     candidate = int(found[4]) if found[4] else 1000
     at = (major, minor, patch, candidate)
-    return Dialect("DraftTarget" if at <= (1, 3, 0, 3) else "Draft_Target", at >= (1, 3, 0, 3))
+    return OptionNames("DraftTarget" if at <= (1, 3, 0, 3) else "Draft_Target", at >= (1, 3, 0, 3))
 
 
 def serve_words(settings: EngineSettings, port: int | str, options_file: str) -> list[str]:
@@ -67,32 +67,17 @@ def model_word(settings: EngineSettings) -> str:
 
 
 def served_name(settings: EngineSettings) -> str:
-    """Return what requests must call the model: of a folder its last name, else the name given."""
+    """Return the name that requests must carry: of a folder its last part, else the given name."""
     folder = Path(model_word(settings))
     return folder.name if folder.is_dir() else settings.model
 
 
-def options_lines(settings: EngineSettings, dialect: Dialect) -> list[str]:
+def options_lines(settings: EngineSettings, names: OptionNames) -> list[str]:
     """Return the lines of the options file, the author's `--set` among them."""
-    options = _options(settings, dialect)
+    options = _options(settings, names)
     for path, value in split_extra_args(settings.extra_args)[1]:
         _put(options, path, value)
     return [line for key, value in options.items() for line in _lines(key, value)]
-
-
-def step_tokens(settings: EngineSettings) -> int:
-    """Return the prompt and output tokens of a step at most.
-
-    Without chunks a prompt that does not fit into one step is refused, so that a whole one must.
-    """
-    if _kind(settings, "chunked_prefill") == "off":
-        return max(settings.max_batched_tokens, settings.max_model_len)
-    return settings.max_batched_tokens
-
-
-def batch_limit(settings: EngineSettings) -> int:
-    """Return the sequences of a batch at most."""
-    return 1 if _kind(settings, "batching") == "none" else settings.max_num_seqs
 
 
 def _lines(key: str, value: Any) -> Iterator[str]:
@@ -105,16 +90,16 @@ def _lines(key: str, value: Any) -> Iterator[str]:
         yield f"  {name}: {json.dumps(inner)}"
 
 
-def _options(settings: EngineSettings, dialect: Dialect) -> dict[str, Any]:
+def _options(settings: EngineSettings, names: OptionNames) -> dict[str, Any]:
     toggles = {name: value.kind for name, value in settings.toggles.items()}
-    most = batch_limit(settings)
+    most = settings.running_limit
     graphs = {"enable_padding": True, "max_batch_size": most}
     backend = toggles["attention_backend"]
     return {
         "dtype": settings.dtype,
         "tensor_parallel_size": int(toggles["tensor_parallel"]),
         "max_batch_size": most,
-        "max_num_tokens": step_tokens(settings),
+        "max_num_tokens": settings.step_tokens,
         "max_seq_len": settings.max_model_len,
         "enable_chunked_prefill": toggles["chunked_prefill"] == "on",
         "disable_overlap_scheduler": toggles["overlap_scheduling"] == "off",
@@ -124,8 +109,8 @@ def _options(settings: EngineSettings, dialect: Dialect) -> dict[str, Any]:
         },
         "cuda_graph_config": graphs if toggles["cuda_graphs"] == "on" else None,
         **({} if backend == "auto" else {"attn_backend": backend.upper()}),
-        **_speculation(settings.toggles["speculative"], dialect),
-        **_telling(dialect),
+        **_speculation(settings.toggles["speculative"], names),
+        **_records(names),
     }
 
 
@@ -142,7 +127,7 @@ def _kv_cache(settings: EngineSettings, toggles: Mapping[str, str]) -> dict[str,
     return section if size == "auto" else {**section, "tokens_per_block": int(size)}
 
 
-def _speculation(value: ToggleValue, dialect: Dialect) -> dict[str, Any]:
+def _speculation(value: ToggleValue, names: OptionNames) -> dict[str, Any]:
     """Return the section, or none at all: up to 1.3.0rc3 an empty one breaks the start."""
     if value.kind == "off":
         return {}
@@ -152,14 +137,14 @@ def _speculation(value: ToggleValue, dialect: Dialect) -> dict[str, Any]:
         kind = "NGram"
         section["max_matching_ngram_size"] = _MATCHED_TOKENS
     else:
-        kind = "Eagle3" if value.kind == "eagle3" else str(dialect.draft_type)
+        kind = "Eagle3" if value.kind == "eagle3" else str(names.draft_type)
         section["speculative_model_dir"] = options["draft"]
     return {"speculative_config": {"decoding_type": kind, **section}}
 
 
-def _telling(dialect: Dialect) -> dict[str, Any]:
-    """Return what makes the server count, and give every token away at once."""
-    kept = {"max_stats_len": _KEPT_RECORDS} if dialect.keeps_records else {}
+def _records(names: OptionNames) -> dict[str, Any]:
+    """Return the options by which the server counts, and streams every token at once."""
+    kept = {"max_stats_len": _KEPT_RECORDS} if names.keeps_records else {}
     return {
         "stream_interval": 1,
         "enable_iter_perf_stats": True,
@@ -201,7 +186,3 @@ def _put(options: dict[str, Any], path: str, value: Any) -> None:
             raise EngineError(f"extra_args: --set {path}: {name} is no section")
         options = below
     options[key] = value
-
-
-def _kind(settings: EngineSettings, toggle: str) -> str:
-    return settings.toggles[toggle].kind

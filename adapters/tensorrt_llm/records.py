@@ -1,9 +1,9 @@
 """Reading the records of TensorRT-LLM's iterations, for as long as its server lives.
 
-`/metrics` gives each record away once, to whoever asks first, and takes two seconds and more where
-there is none. So one thread asks again and again, and whoever wants the totals waits until all
-records of the past are in them. While a run goes on it keeps the answers as they are: parsing them
-would hold up the client's own thread.
+`/metrics` returns each record once, to the first request, and takes two seconds and more where
+there is none. So one thread requests it again and again, and whoever wants the totals waits until
+all records of the past are in them. During a run it keeps the replies as they are: parsing them
+would delay the client's own thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Self
 from urllib.parse import urlsplit
 
-from harness.adapters.http_queries import NO_ANSWER
+from harness.adapters.http_queries import NO_REPLY
 from harness.adapters.tensorrt_llm.stats import IterationTotals
 
 POLL_S = 1.0  # between two reads of a server that runs
@@ -73,8 +73,8 @@ class RecordReader:
         """Return the totals with all iterations up to now in them; the server should be idle.
 
         `finished` requests were answered so far, where that is known: with the records of so many
-        the totals are complete. Without, the server must have found nothing more to tell. Totals
-        of which records did not come say that they are `lost`.
+        the totals are complete. Without, the server must have had nothing more to report. Totals
+        with missing records are marked as `lost`.
         """
         with self._turn:
             read = self._reads + 1
@@ -96,8 +96,8 @@ class RecordReader:
         totals = self._totals
         if totals.lost is not None:
             return True
-        told_all = finished == totals.completed or self._empty_read >= read
-        return told_all and not totals.busy
+        complete = finished == totals.completed or self._empty_read >= read
+        return complete and not totals.busy
 
     def _run(self) -> None:
         while read := self._next_read():
@@ -114,8 +114,8 @@ class RecordReader:
         answers, self._unparsed = self._unparsed, []
         for answer in answers:
             with suppress(ValueError):
-                told = json.loads(answer)
-                self._totals.add(told if isinstance(told, list) else ())
+                records = json.loads(answer)
+                self._totals.add(records if isinstance(records, list) else ())
 
     def _pause(self) -> None:
         """Wait for the next read's time, or until somebody wants the totals."""
@@ -131,7 +131,7 @@ class RecordReader:
             return 0 if self._ending else self._reads
 
     def _read(self) -> bytes:
-        """Return the records that nobody has been given yet, as JSON; empty without an answer.
+        """Return the records that were not returned before, as JSON; empty without a reply.
 
         Without a limit of time: some versions answer only once no request is on its way.
         """
@@ -145,7 +145,7 @@ class RecordReader:
             connection.request("GET", "/metrics")
             answer = connection.getresponse()
             return answer.read().strip() if answer.status == _OK else b""
-        except NO_ANSWER:
+        except NO_REPLY:
             return b""
         finally:
             with self._turn:

@@ -1,23 +1,32 @@
-"""What a running TensorRT-LLM says that it runs, in the words of our toggles. Pure.
+"""The reported configuration of a running TensorRT-LLM. Pure.
 
 Three sources: the arguments that it logs once resolved, what it logs where it could not follow
 them, and in newer versions the labels of series such as `trtllm_kv_cache_config_info`. Not yet run
-against the real TensorRT-LLM: what it does not say in these words is left out, and cannot be
+against the real TensorRT-LLM: what it does not report in this form is left out, and cannot be
 verified.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from harness.adapters.base import ToggleValue
+from harness.adapters.reported_config import (
+    Labels,
+    Reader,
+    always,
+    backend_label,
+    opposite,
+    speculation_label,
+    switch,
+    text_of,
+)
 from harness.adapters.server_metrics import ServerMetrics
 from harness.adapters.tensorrt_llm.options import POLICIES
 
 _ARGUMENTS = re.compile(r"LLM Args:[ \t]*\n?(.+)")
-_SWITCHES = {"True": "on", "true": "on", "False": "off", "false": "off"}
 _METHODS = {
     "NGramDecodingConfig": "ngram",
     "DraftTargetDecodingConfig": "draft",
@@ -32,16 +41,16 @@ _OPENING, _CLOSING = "([{<", ")]}>"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """The sources, as far as this server has them."""
+class TensorRtLlmConfig:
+    """The sources of a reported configuration, as far as this server has them."""
 
     arguments: Mapping[str, str]  # name → value as Python writes it
     metrics: ServerMetrics
     log: str
-    block_tokens: int | None  # as its iterations tell
+    block_tokens: int | None  # from its iterations
 
     def argument(self, name: str) -> str | None:
-        """Return one argument as plain text; None where the server does not tell."""
+        """Return one argument as plain text; None where the server does not report it."""
         value = self.arguments.get(name)
         return None if value is None else _plain(value)
 
@@ -55,110 +64,79 @@ class Said:
         return (self.metrics.labels(f"trtllm_{name}_config_info") or {}).get(key)
 
 
-def said_by(log: str, metrics: ServerMetrics, block_tokens: int | None) -> Said:
-    """Return what the server said. Arguments are logged more than once: the last are those."""
+def reported_config(
+    log: str, metrics: ServerMetrics, block_tokens: int | None
+) -> TensorRtLlmConfig:
+    """Return what the server reports. Arguments are logged more than once: the last ones count."""
     logged = _ARGUMENTS.findall(log)
-    return Said(_pairs(logged[-1]) if logged else {}, metrics, log, block_tokens)
+    return TensorRtLlmConfig(_pairs(logged[-1]) if logged else {}, metrics, log, block_tokens)
 
 
-def effective_labels(server: Said, asked: Mapping[str, ToggleValue]) -> dict[str, str]:
-    """Return toggle → label, of all toggles of which the server says anything.
-
-    Where its sources disagree, the one that contradicts what was asked is shown: a doubt counts.
-    """
-    labels = {}
-    for toggle, value in asked.items():
-        told = [label for label in _READERS[toggle](server, value) if label is not None]
-        if told:
-            labels[toggle] = next((label for label in told if label != value.label), told[0])
-    return labels
-
-
-_Labels = tuple[str | None, ...]  # what each source says, the surest first
-
-
-def _prefix_caching(server: Said, _: ToggleValue) -> _Labels:
+def _prefix_caching(reported: TensorRtLlmConfig, _: ToggleValue) -> Labels:
     return (
-        _SWITCHES.get(_of_kv_cache(server, "enable_block_reuse") or ""),
-        _SWITCHES.get(server.info("kv_cache", "enable_block_reuse") or ""),
-        "off" if _NO_REUSE.search(server.log) else None,
+        switch(_of_kv_cache(reported, "enable_block_reuse")),
+        switch(reported.info("kv_cache", "enable_block_reuse")),
+        "off" if _NO_REUSE.search(reported.log) else None,
     )
 
 
-def _chunked_prefill(server: Said, _: ToggleValue) -> _Labels:
-    given_up = "off" if _NO_CHUNKS.search(server.log) else None
-    return _SWITCHES.get(server.argument("enable_chunked_prefill") or ""), given_up
+def _chunked_prefill(reported: TensorRtLlmConfig, _: ToggleValue) -> Labels:
+    dropped = "off" if _NO_CHUNKS.search(reported.log) else None
+    return switch(reported.argument("enable_chunked_prefill")), dropped
 
 
-def _batching(server: Said, _: ToggleValue) -> _Labels:
-    if server.argument("max_batch_size") == "1":
+def _batching(reported: TensorRtLlmConfig, _: ToggleValue) -> Labels:
+    if reported.argument("max_batch_size") == "1":
         return ("none",)
-    section = server.section("scheduler_config")
+    section = reported.section("scheduler_config")
     policy = _plain(section[1].get("capacity_scheduler_policy", "")) if section else ""
     return (_BATCHING.get(policy, "continuous") if policy else None,)
 
 
-def _paged_kv(_: Said, __: ToggleValue) -> _Labels:
-    return ("on",)
+def _cuda_graphs(reported: TensorRtLlmConfig, _: ToggleValue) -> Labels:
+    config = reported.argument("cuda_graph_config")
+    captured = "on" if _GRAPHS.search(reported.log) else None
+    return None if config is None else "off" if config == "None" else "on", captured
 
 
-def _preemption(_: Said, __: ToggleValue) -> _Labels:
-    return ("recompute",)
+def _overlap(reported: TensorRtLlmConfig, _: ToggleValue) -> Labels:
+    dropped = "off" if _NO_OVERLAP.search(reported.log) else None
+    return opposite(reported.argument("disable_overlap_scheduler")), dropped
 
 
-def _cuda_graphs(server: Said, _: ToggleValue) -> _Labels:
-    told = server.argument("cuda_graph_config")
-    captured = "on" if _GRAPHS.search(server.log) else None
-    return None if told is None else "off" if told == "None" else "on", captured
+def _kv_cache_dtype(reported: TensorRtLlmConfig, _: ToggleValue) -> Labels:
+    return (_of_kv_cache(reported, "dtype"),)
 
 
-def _overlap(server: Said, _: ToggleValue) -> _Labels:
-    off = _SWITCHES.get(server.argument("disable_overlap_scheduler") or "")
-    given_up = "off" if _NO_OVERLAP.search(server.log) else None
-    return None if off is None else "off" if off == "on" else "on", given_up
-
-
-def _kv_cache_dtype(server: Said, _: ToggleValue) -> _Labels:
-    return (_of_kv_cache(server, "dtype"),)
-
-
-def _speculative(server: Said, asked: ToggleValue) -> _Labels:
-    if server.argument("speculative_config") == "None":
+def _speculative(reported: TensorRtLlmConfig, requested: ToggleValue) -> Labels:
+    if reported.argument("speculative_config") == "None":
         return ("off",)
-    section = server.section("speculative_config")
+    section = reported.section("speculative_config")
     if section is None:
-        return ("off" if server.info("speculative", "spec_enabled") == "false" else None,)
-    kind, told = section
-    draft = told.get("speculative_model", told.get("speculative_model_dir", "nothing"))
-    now = {"tokens": told.get("max_draft_len", "nothing"), "draft": _plain(draft)}
-    options = tuple((name, now.get(name, "nothing")) for name, _ in asked.options)
-    return (ToggleValue(_METHODS.get(kind, kind), options).label,)
+        return ("off" if reported.info("speculative", "spec_enabled") == "false" else None,)
+    kind, config = section
+    draft = config.get("speculative_model", config.get("speculative_model_dir", ""))
+    options = {"tokens": config.get("max_draft_len"), "draft": _plain(draft)}
+    return (speculation_label(_METHODS.get(kind, kind), options, requested),)
 
 
-def _attention_backend(server: Said, asked: ToggleValue) -> _Labels:
-    told = server.argument("attn_backend")
-    same = told is not None and told.lower() == asked.kind.lower()
-    return (asked.kind if same else told,)
+def _attention_backend(reported: TensorRtLlmConfig, requested: ToggleValue) -> Labels:
+    return (backend_label(reported.argument("attn_backend"), requested),)
 
 
-def _tensor_parallel(server: Said, _: ToggleValue) -> _Labels:
+def _tensor_parallel(reported: TensorRtLlmConfig, _: ToggleValue) -> Labels:
     return (
-        server.argument("tensor_parallel_size"),
-        server.info("parallel", "tensor_parallel_size"),
+        reported.argument("tensor_parallel_size"),
+        reported.info("parallel", "tensor_parallel_size"),
     )
 
 
-def _block_size(server: Said, _: ToggleValue) -> _Labels:
-    counted = server.block_tokens
-    return None if counted is None else str(counted), server.info("kv_cache", "page_size")
+def _block_size(reported: TensorRtLlmConfig, _: ToggleValue) -> Labels:
+    return text_of(reported.block_tokens), reported.info("kv_cache", "page_size")
 
 
-def _nothing(_: Said, __: ToggleValue) -> _Labels:
-    return ()
-
-
-def _of_kv_cache(server: Said, key: str) -> str | None:
-    section = server.section("kv_cache_config")
+def _of_kv_cache(reported: TensorRtLlmConfig, key: str) -> str | None:
+    section = reported.section("kv_cache_config")
     value = section[1].get(key) if section else None
     return None if value is None else _plain(value)
 
@@ -170,7 +148,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Yield what blanks and commas part, as far as they stand in no brackets and no quotes."""
+    """Yield the parts between blanks and commas, except those in brackets and in quotes."""
     depth, quote, start = 0, "", 0
     for at, sign in enumerate(text):
         if quote:
@@ -194,17 +172,17 @@ def _plain(value: str) -> str:
     return member[1] if member else text[2] if text else value
 
 
-_READERS: dict[str, Callable[[Said, ToggleValue], _Labels]] = {
+READERS: Mapping[str, Reader[TensorRtLlmConfig]] = {
     "prefix_caching": _prefix_caching,
     "chunked_prefill": _chunked_prefill,
     "batching": _batching,
-    "paged_kv": _paged_kv,
+    "paged_kv": always("on"),
     "cuda_graphs": _cuda_graphs,
     "overlap_scheduling": _overlap,
     "kv_cache_dtype": _kv_cache_dtype,
-    "quantization": _nothing,  # a checkpoint's, and no switch
+    "quantization": always(None),  # part of the checkpoint, not a switch
     "speculative": _speculative,
-    "preemption": _preemption,
+    "preemption": always("recompute"),
     "attention_backend": _attention_backend,
     "tensor_parallel": _tensor_parallel,
     "block_size": _block_size,

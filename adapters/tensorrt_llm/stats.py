@@ -47,7 +47,7 @@ class IterationTotals:
 
     @property
     def busy(self) -> bool:
-        """Whether requests are on their way, as far as the records tell."""
+        """Whether requests are in flight, as far as the records show."""
         return self._open > 0 and self.completed < self.started
 
     def add(self, records: Iterable[Any]) -> None:
@@ -105,7 +105,7 @@ class IterationTotals:
         self.verified += _number(stats, "numRequestsWithDraftTokens")
 
     def _blocks(self, stats: _Record) -> None:
-        if stats:  # newer versions tell them every now and then only
+        if stats:  # newer versions report them every now and then only
             self.reused_blocks = _number(stats, "reusedBlocks")
             self.missed_blocks = _number(stats, "missedBlocks")
             self.block_tokens = _number(stats, "tokensPerBlock") or None
@@ -114,7 +114,7 @@ class IterationTotals:
 
 @dataclass(slots=True)
 class RequestTotals:
-    """Sums over what `/perf_metrics` tells of each finished request."""
+    """Sums over what `/perf_metrics` reports of each finished request."""
 
     finished: int = 0
     reused_blocks: int = 0
@@ -123,11 +123,11 @@ class RequestTotals:
     accepted: int = 0
 
     def add(self, requests: Iterable[Any]) -> None:
-        """Add requests, each told once."""
+        """Add requests, each of which the server reports once."""
         for request in requests:
-            told = _section(request, "perf_metrics") if isinstance(request, Mapping) else {}
-            blocks = _section(told, "kv_cache_metrics")
-            drafts = _section(told, "speculative_decoding")
+            metrics = _section(request, "perf_metrics") if isinstance(request, Mapping) else {}
+            blocks = _section(metrics, "kv_cache_metrics")
+            drafts = _section(metrics, "speculative_decoding")
             self.finished += 1
             self.reused_blocks += _number(blocks, "num_reused_blocks")
             self.missed_blocks += _number(blocks, "num_missed_blocks")
@@ -136,18 +136,21 @@ class RequestTotals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What was asked of the server, as far as its counters mean something else by it."""
+class CountingRules:
+    """What the server's counters mean under the settings that it was started with."""
 
-    caches: bool  # blocks are looked up
-    tells_joining: bool  # a rise of the sequences of an iteration means that one was admitted
-    most_tokens: int  # of a prompt
+    prefix_caching: bool  # blocks are looked up
+    counts_admissions: bool  # a rise of the sequences of an iteration means that one was admitted
+    max_prompt_tokens: int
 
 
 def counters_of(
-    iterations: IterationTotals, requests: RequestTotals, metrics: ServerMetrics, asked: Asked
+    iterations: IterationTotals,
+    requests: RequestTotals,
+    metrics: ServerMetrics,
+    rules: CountingRules,
 ) -> ServerCounters:
-    """Return the totals; None where nothing tells, all of the iterations where some were lost.
+    """Return the totals; None where nothing counts, for all iterations where some were lost.
 
     Newer versions count tokens. Of an older one's, cached are whole blocks, and those of a prompt
     what was computed and what was cached; without the iterations a prompt is rounded up to blocks.
@@ -163,11 +166,11 @@ def counters_of(
     if prompt is None and cached is not None:
         prompt = iterations.computed_prompt_tokens + cached
     firsts = max(iterations.started, iterations.completed)
-    parts = 1 if size is None else asked.most_tokens // size + 1
+    parts = 1 if size is None else rules.max_prompt_tokens // size + 1
     return ServerCounters(
         prompt_tokens=prompt,
         cached_prompt_tokens=cached,
-        looked_up_prompt_tokens=prompt if asked.caches else None,
+        looked_up_prompt_tokens=prompt if rules.prefix_caching else None,
         output_tokens=output,
         drafted_tokens=iterations.drafted,
         accepted_tokens=iterations.accepted if iterations.speculates else None,
@@ -177,7 +180,7 @@ def counters_of(
         sequence_steps=iterations.generating + min(iterations.prompt_parts, firsts),
         split_prefills_at_least=iterations.split_prompts(parts),
         mixed_steps=iterations.mixed,
-        late_admissions=iterations.joined if asked.tells_joining else None,
+        late_admissions=iterations.joined if rules.counts_admissions else None,
         peak_running=iterations.peak,
     )
 
@@ -189,11 +192,11 @@ def _without_iterations(
     if size is not None and requests.finished:
         cached = requests.reused_blocks * size
         prompt = cached + requests.missed_blocks * size
-    told = metrics.count("trtllm_prompt_tokens")
-    told_cached = metrics.count("trtllm_prompt_cached_tokens")
+    counted = metrics.count("trtllm_prompt_tokens")
+    counted_cached = metrics.count("trtllm_prompt_cached_tokens")
     return ServerCounters(
-        prompt_tokens=prompt if told is None else told,
-        cached_prompt_tokens=cached if told_cached is None else told_cached,
+        prompt_tokens=prompt if counted is None else counted,
+        cached_prompt_tokens=cached if counted_cached is None else counted_cached,
         output_tokens=metrics.count("trtllm_generation_tokens"),
         drafted_tokens=requests.drafted if requests.finished else None,
         accepted_tokens=requests.accepted if requests.drafted else None,

@@ -31,7 +31,7 @@ class IterationLog:
             with self._path.open("rb") as log:
                 log.seek(self._read_bytes)
                 text = log.read()
-        except OSError:  # no log, nothing told
+        except OSError:  # no log, nothing to read
             return
         whole = text[: text.rfind(b"\n") + 1]
         self._read_bytes += len(whole)

@@ -1,4 +1,4 @@
-"""What a running vLLM says that it runs, in the words of our toggles. Pure.
+"""The reported configuration of a running vLLM, and what it counts. Pure.
 
 Three sources: the resolved configuration (`/server_info`, with VLLM_SERVER_DEV_MODE=1), the labels
 of a series (`vllm:cache_config_info`), and the line that starts an engine's log.
@@ -7,11 +7,21 @@ of a series (`vllm:cache_config_info`), and the line that starts an engine's log
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from harness.adapters.base import ServerCounters, ToggleValue
+from harness.adapters.reported_config import (
+    Labels,
+    Reader,
+    always,
+    backend_label,
+    batching_label,
+    speculation_label,
+    switch,
+    text_of,
+)
 from harness.adapters.server_metrics import ServerMetrics
 from harness.adapters.vllm.flags import KV_DTYPES, METHODS, QUANTIZATION
 
@@ -23,8 +33,8 @@ _BACKEND = re.compile(r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]+) (?:at
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """The sources, as far as this server has them."""
+class VllmConfig:
+    """The sources of a reported configuration, as far as this server has them."""
 
     info: Mapping[str, Any]  # vllm_config of /server_info
     cache: Mapping[str, str]  # labels of vllm:cache_config_info
@@ -41,45 +51,32 @@ class Said:
         return int(value) if str(value).isdigit() else None
 
 
-def said_by(server_info: Any, metrics: ServerMetrics, log: str) -> Said:
-    """Return what the server said; `server_info` is None where it does not tell."""
+def reported_config(server_info: Any, metrics: ServerMetrics, log: str) -> VllmConfig:
+    """Return what the server reports; `server_info` is None where it has no such route."""
     info = server_info.get("vllm_config") if isinstance(server_info, Mapping) else None
-    return Said(
+    return VllmConfig(
         info if isinstance(info, Mapping) else {},
         metrics.labels("vllm:cache_config_info") or {},
         log,
     )
 
 
-def effective_labels(server: Said, asked: Mapping[str, ToggleValue]) -> dict[str, str]:
-    """Return toggle → label, of all toggles of which the server says anything.
-
-    Where its sources disagree, the one that contradicts what was asked is shown: a doubt counts.
-    """
-    labels = {}
-    for toggle, value in asked.items():
-        told = [label for label in _READERS[toggle](server, value) if label is not None]
-        if told:
-            labels[toggle] = next((label for label in told if label != value.label), told[0])
-    return labels
-
-
-def sizes_of(server: Said) -> dict[str, Any]:
-    """Return sizes of the engine for reports and checks; None for what it does not say."""
+def sizes_of(reported: VllmConfig) -> dict[str, Any]:
+    """Return sizes of the engine for reports and checks; None for what it does not report."""
     blocks, block_size = (
-        server.number("cache_config", key) for key in ("num_gpu_blocks", "block_size")
+        reported.number("cache_config", key) for key in ("num_gpu_blocks", "block_size")
     )
-    tokens = server.number("cache_config", "kv_cache_size_tokens")
+    tokens = reported.number("cache_config", "kv_cache_size_tokens")
     derived = blocks * block_size if blocks and block_size else None
     return {
         "block_size": block_size,
         "kv_blocks": blocks,
         "kv_tokens": derived if tokens is None else tokens,
-        "running_limit": server.number("scheduler_config", "max_num_seqs"),
-        "step_tokens": server.number("scheduler_config", "max_num_batched_tokens"),
-        "dtype": str(server.part("model_config").get("dtype", "")).removeprefix("torch.") or None,
-        "checkpoint_quantization": server.part("model_config").get("quantization"),
-        "compilation_mode": server.part("compilation_config").get("mode"),
+        "running_limit": reported.number("scheduler_config", "max_num_seqs"),
+        "step_tokens": reported.number("scheduler_config", "max_num_batched_tokens"),
+        "dtype": str(reported.part("model_config").get("dtype", "")).removeprefix("torch.") or None,
+        "checkpoint_quantization": reported.part("model_config").get("quantization"),
+        "compilation_mode": reported.part("compilation_config").get("mode"),
     }
 
 
@@ -124,123 +121,102 @@ def totals_of(metrics: ServerMetrics, step_tokens: int | None) -> ServerCounters
     )
 
 
-_Labels = tuple[str | None, ...]  # what each source says, the surest first
-
-
-def _switch(value: Any) -> str | None:
-    """Return on or off for a bool, as data or as text."""
-    return {"True": "on", "False": "off"}.get(str(value))
-
-
-def _logged(server: Said, key: str) -> str | None:
-    """Return `key=VALUE` from the line that starts the log; a last resort."""
-    start = _START.search(server.log)
+def _logged(reported: VllmConfig, key: str) -> str | None:
+    """Return `key=VALUE` from the line that starts the log; the least reliable source."""
+    start = _START.search(reported.log)
     found = re.search(rf"\b{key}=([\w.]+)", start[0]) if start else None
     return found[1] if found else None
 
 
-def _prefix_caching(server: Said, _: ToggleValue) -> _Labels:
+def _prefix_caching(reported: VllmConfig, _: ToggleValue) -> Labels:
     key = "enable_prefix_caching"
-    told = server.part("cache_config").get(key), server.cache.get(key), _logged(server, key)
-    return tuple(_switch(value) for value in told)
+    values = reported.part("cache_config").get(key), reported.cache.get(key), _logged(reported, key)
+    return tuple(map(switch, values))
 
 
-def _chunked_prefill(server: Said, _: ToggleValue) -> _Labels:
-    section, key = server.part("scheduler_config"), "enable_chunked_prefill"
-    return _switch(section.get(key)), _switch(_logged(server, key))
+def _chunked_prefill(reported: VllmConfig, _: ToggleValue) -> Labels:
+    section, key = reported.part("scheduler_config"), "enable_chunked_prefill"
+    return switch(section.get(key)), switch(_logged(reported, key))
 
 
-def _batching(server: Said, _: ToggleValue) -> _Labels:
-    limit = server.number("scheduler_config", "max_num_seqs")
-    return (None if limit is None else "none" if limit == 1 else "continuous",)
+def _batching(reported: VllmConfig, _: ToggleValue) -> Labels:
+    return (batching_label(reported.number("scheduler_config", "max_num_seqs")),)
 
 
-def _paged_kv(_: Said, __: ToggleValue) -> _Labels:
-    return ("on",)
-
-
-def _preemption(_: Said, __: ToggleValue) -> _Labels:
-    return ("recompute",)
-
-
-def _cuda_graphs(server: Said, _: ToggleValue) -> _Labels:
-    section = server.part("compilation_config")
+def _cuda_graphs(reported: VllmConfig, _: ToggleValue) -> Labels:
+    section = reported.part("compilation_config")
     if "cudagraph_mode" in section:
         return ("off" if section["cudagraph_mode"] in (0, None, "NONE") else "on",)
-    logged = re.search(r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", server.log)
+    logged = re.search(r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", reported.log)
     return (None if logged is None else "off" if logged[1] == "NONE" else "on",)
 
 
-def _overlap(server: Said, _: ToggleValue) -> _Labels:
-    return (_switch(server.part("scheduler_config").get("async_scheduling")),)
+def _overlap(reported: VllmConfig, _: ToggleValue) -> Labels:
+    return (switch(reported.part("scheduler_config").get("async_scheduling")),)
 
 
-def _kv_cache_dtype(server: Said, _: ToggleValue) -> _Labels:
-    told = (
-        server.part("cache_config").get("cache_dtype"),
-        server.cache.get("cache_dtype"),
-        _logged(server, "kv_cache_dtype"),
+def _kv_cache_dtype(reported: VllmConfig, _: ToggleValue) -> Labels:
+    names = (
+        text_of(reported.part("cache_config").get("cache_dtype")),
+        reported.cache.get("cache_dtype"),
+        _logged(reported, "kv_cache_dtype"),
     )
     return tuple(
-        None if name is None else _KV_NAMES.get(name, "fp8" if name.startswith("fp8") else name)
-        for name in (None if name is None else str(name) for name in told)
+        name and _KV_NAMES.get(name, "fp8" if name.startswith("fp8") else name) for name in names
     )
 
 
-def _quantization(server: Said, asked: ToggleValue) -> _Labels:
-    """Read it back where it was asked for: of a model that is quantized already vLLM tells too."""
-    section, logged = server.part("model_config"), _logged(server, "quantization")
+def _quantization(reported: VllmConfig, requested: ToggleValue) -> Labels:
+    """Return it where it was requested: vLLM also reports what a checkpoint comes with."""
+    section, logged = reported.part("model_config"), _logged(reported, "quantization")
     if "quantization" not in section and logged is None:
         return (None,)
-    if asked.kind == "none":
+    if requested.kind == "none":
         return ("none",)
-    told = section.get("quantization", logged)
-    return (_QUANTIZATION_NAMES.get(None if told == "None" else told, str(told)),)
+    name = section.get("quantization", logged)
+    return (_QUANTIZATION_NAMES.get(None if name == "None" else name, str(name)),)
 
 
-def _speculative(server: Said, asked: ToggleValue) -> _Labels:
-    if "speculative_config" not in server.info:
-        logged = _logged(server, "speculative_config")
+def _speculative(reported: VllmConfig, requested: ToggleValue) -> Labels:
+    if "speculative_config" not in reported.info:
+        logged = _logged(reported, "speculative_config")
         return ("off" if logged == "None" else None,)
-    config = server.info["speculative_config"]
+    config = reported.info["speculative_config"]
     if not isinstance(config, Mapping):
         return ("off",)
     kind = _METHOD_NAMES.get(str(config.get("method")), str(config.get("method")))
-    now = {"tokens": config.get("num_speculative_tokens"), "draft": config.get("model")}
-    options = tuple((name, now.get(name) or "nothing") for name, _ in asked.options)
-    return (ToggleValue(kind, options).label,)
+    options = {"tokens": config.get("num_speculative_tokens"), "draft": config.get("model")}
+    return (speculation_label(kind, options, requested),)
 
 
-def _attention_backend(server: Said, asked: ToggleValue) -> _Labels:
-    configured = server.part("attention_config").get("backend")
-    logged = _BACKEND.search(server.log)  # what was taken in the end, where the log says so
-    told = logged[1] if logged else configured
-    if told is None:
-        return ("auto" if server.part("attention_config") else None,)
-    return (asked.kind if str(told).lower() == asked.kind.lower() else str(told),)
+def _attention_backend(reported: VllmConfig, requested: ToggleValue) -> Labels:
+    configured = reported.part("attention_config").get("backend")
+    logged = _BACKEND.search(reported.log)  # what was taken in the end, where the log has it
+    label = backend_label(logged[1] if logged else configured, requested)
+    return ("auto" if label is None and reported.part("attention_config") else label,)
 
 
-def _tensor_parallel(server: Said, _: ToggleValue) -> _Labels:
-    told = server.part("parallel_config").get("tensor_parallel_size")
-    return None if told is None else str(told), _logged(server, "tensor_parallel_size")
+def _tensor_parallel(reported: VllmConfig, _: ToggleValue) -> Labels:
+    key = "tensor_parallel_size"
+    return text_of(reported.part("parallel_config").get(key)), _logged(reported, key)
 
 
-def _block_size(server: Said, _: ToggleValue) -> _Labels:
-    told = server.part("cache_config").get("block_size")
-    return None if told is None else str(told), server.cache.get("block_size")
+def _block_size(reported: VllmConfig, _: ToggleValue) -> Labels:
+    key = "block_size"
+    return text_of(reported.part("cache_config").get(key)), reported.cache.get(key)
 
 
-_READERS: dict[str, Callable[[Said, ToggleValue], _Labels]] = {
+READERS: Mapping[str, Reader[VllmConfig]] = {
     "prefix_caching": _prefix_caching,
     "chunked_prefill": _chunked_prefill,
     "batching": _batching,
-    "paged_kv": _paged_kv,
+    "paged_kv": always("on"),
     "cuda_graphs": _cuda_graphs,
     "overlap_scheduling": _overlap,
     "kv_cache_dtype": _kv_cache_dtype,
     "quantization": _quantization,
     "speculative": _speculative,
-    "preemption": _preemption,
+    "preemption": always("recompute"),
     "attention_backend": _attention_backend,
     "tensor_parallel": _tensor_parallel,
     "block_size": _block_size,

@@ -9,7 +9,7 @@ import pytest
 from harness.adapters.attached import server as attach
 from harness.adapters.attached.server import Attached
 from harness.adapters.base import ServerCounters, Target
-from harness.adapters.http_queries import Answer
+from harness.adapters.http_queries import HttpReply
 from harness.experiment.counter_moves import counter_moves
 from harness.results.metrics import from_counters
 
@@ -31,15 +31,15 @@ def rate(monkeypatch: pytest.MonkeyPatch, *pages: str | None) -> tuple[float | N
     """Return the hit rate between two scrapes, None: one without an answer; and what is noted."""
     left: Iterator[str | None] = iter(pages)
 
-    def answer(_: str, path: str, **__: object) -> Answer:
+    def answer(_: str, path: str, **__: object) -> HttpReply:
         if path != "/metrics":
-            return Answer(404, b"")
+            return HttpReply(404, b"")
         text = next(left)
         if text is None:
             raise ConnectionRefusedError
-        return Answer(200, text.encode())
+        return HttpReply(200, text.encode())
 
-    monkeypatch.setattr(attach, "ask", answer)
+    monkeypatch.setattr(attach, "query", answer)
     server = Attached(
         target=Target(url="http://h", model="m", api="completions"),
         engine_version="1",
@@ -121,11 +121,11 @@ def test_a_page_that_loses_what_it_told_is_not_read(monkeypatch: pytest.MonkeyPa
     """TensorRT-LLM's `/metrics` empties itself: only its page of series is read."""
     asked = []
 
-    def answer(_: str, path: str, **__: object) -> Answer:
+    def answer(_: str, path: str, **__: object) -> HttpReply:
         asked.append(path)
-        return Answer(200, b"trtllm_generation_tokens_total 7\n")
+        return HttpReply(200, b"trtllm_generation_tokens_total 7\n")
 
-    monkeypatch.setattr(attach, "ask", answer)
+    monkeypatch.setattr(attach, "query", answer)
     server = Attached(
         target=Target(url="http://h", model="m", api="completions"),
         engine_version="1",

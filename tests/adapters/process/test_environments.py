@@ -53,8 +53,8 @@ class Installer:
 
     def __call__(self, command: Sequence[str]) -> int:
         self.commands.append(list(command))
-        if command[1:3] == ["-m", "venv"]:
-            (Path(command[3]) / "bin").mkdir(parents=True)
+        if command[1:4] == ["-P", "-m", "venv"]:
+            (Path(command[4]) / "bin").mkdir(parents=True)
             return 0
         folder = Path(command[0]).parents[1]
         (folder / "half").write_text("made")
@@ -95,8 +95,8 @@ def test_each_engine_and_version_has_a_folder_of_its_own(
 
     folder = cache / f"{engine}-0.32.0{'-cpu' * cpu}"
     assert made.folder == folder == environment_folder(engine, "0.32.0", cpu=cpu)
-    assert run.commands[0] == [sys.executable, "-m", "venv", str(folder)]
-    assert run.commands[1][0] == str(folder / "bin" / "python")
+    assert run.commands[0] == [sys.executable, "-P", "-m", "venv", str(folder)]
+    assert run.commands[1][:2] == [str(folder / "bin" / "python"), "-P"]
     assert run.commands[1][-1] == requirement
     assert installed_environments(engine) == [made]
     with pytest.raises(EngineError, match="is installed already"):

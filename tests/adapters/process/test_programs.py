@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from harness.adapters.base import EngineError
-from harness.adapters.process.programs import engine_env, installed_version, program_words, told_env
+from harness.adapters.process.programs import (
+    engine_env,
+    env_for_report,
+    installed_version,
+    program_words,
+)
 from harness.adapters.runtime import Runtime
 
 
@@ -113,6 +118,6 @@ def test_a_report_shows_what_matters_and_no_secret() -> None:
     """Variables of the engine are kept for whoever repeats a run; a key's value is not."""
     env = {"HF_TOKEN": "x", "HF_HOME": "/h", "PATH": "/bin", "VLLM_API_KEY": "y"}
 
-    told = told_env(env, ("HF_", "VLLM_"))
+    told = env_for_report(env, ("HF_", "VLLM_"))
 
     assert told == {"HF_HOME": "/h", "HF_TOKEN": "(not shown)", "VLLM_API_KEY": "(not shown)"}

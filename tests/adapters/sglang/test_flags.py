@@ -12,12 +12,13 @@ from sglang_settings import settings
 from stand_in_sglang import parse
 
 from harness.adapters.base import EngineError, EngineSettings, ToggleValue, UnsupportedToggleError
-from harness.adapters.sglang.checks import check_extra_args, check_toggles, off_all_the_same
-from harness.adapters.sglang.flags import Place, serve_words
-from harness.adapters.sglang.versions import dialect_of
+from harness.adapters.checks import check_extra_args, check_toggles
+from harness.adapters.sglang.checks import CHECKS, forced_off, owner
+from harness.adapters.sglang.flags import SglangBuild, serve_words
+from harness.adapters.sglang.versions import release_of
 
 NGRAM = ToggleValue("ngram", (("tokens", 3),))
-GPU = Place(dialect=dialect_of("0.5.23"))
+GPU = SglangBuild(release=release_of("0.5.23"))
 CPU = replace(GPU, cpu=True, verifies_on_cpu=True)
 PLAIN_CPU = replace(GPU, cpu=True)
 # Toggle, value, and the options that it must set.
@@ -65,13 +66,13 @@ FLIPS: list[tuple[str, ToggleValue, dict[str, object]]] = [
 ]
 
 
-def parsed(asked: EngineSettings, place: Place = GPU) -> Namespace:
-    return parse(serve_words(asked, 8000, place))
+def parsed(asked: EngineSettings, build: SglangBuild = GPU) -> Namespace:
+    return parse(serve_words(asked, 8000, build))
 
 
-def settled(place: Place, **toggles: str | ToggleValue) -> EngineSettings:
+def settled(build: SglangBuild, **toggles: str | ToggleValue) -> EngineSettings:
     asked = settings(**toggles)
-    off = dict.fromkeys(off_all_the_same(asked, place), ToggleValue("off"))
+    off = dict.fromkeys(forced_off(asked, build), ToggleValue("off"))
     return replace(asked, toggles={**asked.toggles, **off})
 
 
@@ -101,7 +102,7 @@ def test_each_value_reaches_the_command_line(
     """A flipped toggle changes its own options, so that no two arms are the same server."""
     flipped = settings(**{toggle: value})
 
-    check_toggles(flipped, GPU)
+    check_toggles(flipped, CHECKS, GPU)
     options, base = vars(parsed(flipped)), vars(parsed(settings()))
 
     assert {name: options[name] for name in expected} == expected
@@ -155,10 +156,10 @@ def test_older_versions_are_told_in_their_own_words(
     version: str | None, graphs_off: set[str], largest: str, sampling: bool
 ) -> None:
     """A flag that a version does not have would end it at once."""
-    place = Place(dialect=dialect_of(version))
+    build = SglangBuild(release=release_of(version))
 
-    on = set(serve_words(settings(), 1, place))
-    off = set(serve_words(settings(cuda_graphs="off"), 1, place))
+    on = set(serve_words(settings(), 1, build))
+    off = set(serve_words(settings(cuda_graphs="off"), 1, build))
 
     assert {word for word in off - on if word.startswith("--")} == graphs_off
     assert largest in on
@@ -168,22 +169,22 @@ def test_older_versions_are_told_in_their_own_words(
 @pytest.mark.parametrize(("version", "offered"), [("0.4.10", False), ("0.5.6", True)])
 def test_n_gram_drafts_came_later(version: str, offered: bool) -> None:
     """And older versions speculate without overlap only, on a GPU as well."""
-    place = Place(dialect=dialect_of(version))
-    asked = settled(place, speculative=NGRAM)
+    build = SglangBuild(release=release_of(version))
+    asked = settled(build, speculative=NGRAM)
 
-    assert "this version" in off_all_the_same(asked, place)["overlap_scheduling"]
+    assert "this version" in forced_off(asked, build)["overlap_scheduling"]
     if offered:
-        check_toggles(asked, place)
+        check_toggles(asked, CHECKS, build)
     else:
         with pytest.raises(UnsupportedToggleError, match="not offered by this version"):
-            check_toggles(asked, place)
+            check_toggles(asked, CHECKS, build)
 
 
 def test_extra_args_come_last() -> None:
     """What no toggle and no limit of a sweep sets is passed through."""
     given = replace(settings(), extra_args=("--schedule-policy", "lpm", "--enable-mixed-chunk"))
 
-    check_extra_args(given)
+    check_extra_args(given.extra_args, owner)
 
     assert serve_words(given, 8000, GPU)[-3:] == list(given.extra_args)
     assert parsed(given).schedule_policy == "lpm"
@@ -210,7 +211,7 @@ def test_extra_args_come_last() -> None:
 def test_extra_args_cannot_contradict_the_sweep(word: str) -> None:
     """The last of two wins in SGLang, and a beginning stands for the whole: all in silence."""
     with pytest.raises(EngineError, match=r"extra_args: .* cannot stand there: "):
-        check_extra_args(replace(settings(), extra_args=("--random-seed", "1", word)))
+        check_extra_args(("--random-seed", "1", word), owner)
 
 
 def test_no_other_flag_of_sglang_is_taken_for_one_of_ours() -> None:
@@ -220,7 +221,7 @@ def test_no_other_flag_of_sglang_is_taken_for_one_of_ours() -> None:
     refused = set()
     for name in names:
         try:
-            check_extra_args(replace(settings(), extra_args=(name,)))
+            check_extra_args((name,), owner)
         except EngineError:
             refused.add(name)
 
@@ -231,7 +232,7 @@ def test_no_other_flag_of_sglang_is_taken_for_one_of_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("toggles", "place", "reason"),
+    ("toggles", "build", "reason"),
     [
         ({"batching": "static"}, GPU, "batching: static is not offered"),
         ({"paged_kv": "off"}, GPU, "always pages"),
@@ -260,10 +261,10 @@ def test_no_other_flag_of_sglang_is_taken_for_one_of_ours() -> None:
     ],
 )
 def test_what_sglang_cannot_follow_is_refused_with_the_reason(
-    toggles: dict[str, str | ToggleValue], place: Place, reason: str
+    toggles: dict[str, str | ToggleValue], build: SglangBuild, reason: str
 ) -> None:
     """No value is dropped in silence or run under a label that it does not have."""
-    asked = settled(place, **toggles)
+    asked = settled(build, **toggles)
     insisted = {
         name: ToggleValue(value) if isinstance(value, str) else value
         for name, value in toggles.items()
@@ -271,13 +272,13 @@ def test_what_sglang_cannot_follow_is_refused_with_the_reason(
     asked = replace(asked, toggles={**asked.toggles, **insisted})
 
     with pytest.raises(UnsupportedToggleError, match=reason):
-        check_toggles(asked, place)
+        check_toggles(asked, CHECKS, build)
 
 
-def refusal(asked: EngineSettings, place: Place = GPU) -> str | None:
+def refusal(asked: EngineSettings, build: SglangBuild = GPU) -> str | None:
     """Return why SGLang cannot follow these settings; None where it can."""
     try:
-        check_toggles(asked, place)
+        check_toggles(asked, CHECKS, build)
     except UnsupportedToggleError as error:
         return str(error)
     return None

@@ -25,11 +25,11 @@ from sglang_settings import settings
 from stand_in import processes_with
 
 from harness.adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
-from harness.adapters.http_queries import ask
+from harness.adapters.http_queries import query
 from harness.adapters.runtime import Runtime
 from harness.adapters.sglang.adapter import SglangAdapter, SglangEndpoint
-from harness.adapters.sglang.flags import Place, serve_words
-from harness.adapters.sglang.versions import dialect_of
+from harness.adapters.sglang.flags import SglangBuild, serve_words
+from harness.adapters.sglang.versions import release_of
 from harness.experiment.evidence import Exercise, examine
 from tests.adapters.sglang.test_flags import FLIPS
 
@@ -75,7 +75,7 @@ def complete(endpoint: SglangEndpoint, prompt: Sequence[int], tokens: int = 20) 
         "ignore_eos": True,
         "temperature": 0,
     }
-    answer = ask(endpoint.target.url, "/v1/completions", question, timeout_s=120.0)
+    answer = query(endpoint.target.url, "/v1/completions", question, timeout_s=120.0)
     assert answer.status == 200, answer.text
     return answer.json()
 
@@ -138,8 +138,9 @@ def checked(lines: list[tuple[str, list[str]]]) -> list[str | None]:
 
 
 def words_of(asked: EngineSettings, *, cpu: bool = False) -> list[str]:
-    place = Place(dialect=dialect_of(ADAPTER.version_of(replace(asked, runtime=PLAIN))), cpu=cpu)
-    return serve_words(replace(asked, model=MODEL), 8000, place)
+    release = release_of(ADAPTER.version_of(replace(asked, runtime=PLAIN)))
+    build = SglangBuild(release=release, cpu=cpu)
+    return serve_words(replace(asked, model=MODEL), 8000, build)
 
 
 def test_every_command_line_is_taken_and_what_the_plan_refuses_is_refused() -> None:

@@ -7,17 +7,19 @@ from typing import Any
 import pytest
 
 from harness.adapters.base import BASELINE, ToggleValue
+from harness.adapters.reported_config import effective_labels
 from harness.adapters.server_metrics import ServerMetrics
 from harness.adapters.sglang.reported import (
+    READERS,
+    SglangConfig,
     assumptions_of,
-    effective_labels,
-    said_by,
+    reported_config,
     sizes_of,
     totals_of,
 )
-from harness.adapters.sglang.versions import dialect_of
+from harness.adapters.sglang.versions import release_of
 
-NEWEST, NO_VERIFIES, OLD = (dialect_of(version) for version in ("0.5.23", "0.5.10", "0.5.6"))
+NEWEST, NO_VERIFIES, OLD = (release_of(version) for version in ("0.5.23", "0.5.10", "0.5.6"))
 RESOLVED: dict[str, Any] = {
     "disable_radix_cache": False,
     "disable_overlap_schedule": False,
@@ -66,8 +68,12 @@ sglang:evicted_tokens_total{cache_type="radix",tp_rank="0"} 100.0
 """
 
 
+def effective(config: SglangConfig, requested: dict[str, ToggleValue]) -> dict[str, str]:
+    return effective_labels(config, READERS, requested)
+
+
 def labels(changes: dict[str, Any], **asked: ToggleValue) -> dict[str, str]:
-    return effective_labels(said_by({**RESOLVED, **changes}), {**ASKED, **asked})
+    return effective(reported_config({**RESOLVED, **changes}), {**ASKED, **asked})
 
 
 def test_resolved_arguments_are_told_in_our_words() -> None:
@@ -132,17 +138,17 @@ def test_options_of_speculation_are_read_back() -> None:
 
 def test_a_server_that_tells_nothing_is_not_guessed_at() -> None:
     """Only that KV is paged needs no telling."""
-    assert effective_labels(said_by(None), ASKED) == {
+    assert effective(reported_config(None), ASKED) == {
         "paged_kv": "on",
         "preemption": "recompute",
         "quantization": "none",
     }
-    assert sizes_of(said_by([]))["kv_tokens"] is None
+    assert sizes_of(reported_config([]))["kv_tokens"] is None
 
 
 def test_sizes_are_told_in_tokens_and_blocks() -> None:
     """A cache is as large as its tokens; a block is SGLang's page."""
-    sizes = sizes_of(said_by(RESOLVED))
+    sizes = sizes_of(reported_config(RESOLVED))
 
     assert (sizes["kv_tokens"], sizes["kv_blocks"], sizes["block_size"]) == (4096, 256, 16)
     assert (sizes["step_tokens"], sizes["running_limit"]) == (512, 8)
@@ -150,7 +156,7 @@ def test_sizes_are_told_in_tokens_and_blocks() -> None:
 
 def test_totals_are_of_one_rank_and_of_all_kinds_of_requests() -> None:
     """Streamed or not, from any tier of the cache; a pass of two ranks is one pass."""
-    totals = totals_of(ServerMetrics(SCRAPE), said_by(RESOLVED), NEWEST)
+    totals = totals_of(ServerMetrics(SCRAPE), reported_config(RESOLVED), NEWEST)
 
     assert totals.prompt_tokens == 1000
     assert totals.cached_prompt_tokens == 320
@@ -160,7 +166,7 @@ def test_totals_are_of_one_rank_and_of_all_kinds_of_requests() -> None:
 
 def test_a_series_that_has_not_come_up_is_zero_where_the_version_counts_it() -> None:
     """And nothing where it does not: no proof comes of what was never counted."""
-    metrics, said = ServerMetrics(SCRAPE), said_by(RESOLVED)
+    metrics, said = ServerMetrics(SCRAPE), reported_config(RESOLVED)
     newest, middle, old = (totals_of(metrics, said, one) for one in (NEWEST, NO_VERIFIES, OLD))
 
     assert (newest.partial_prefill_steps, newest.verify_steps, newest.preemptions) == (0, 0, 0)
@@ -174,14 +180,16 @@ def test_a_series_that_has_not_come_up_is_zero_where_the_version_counts_it() -> 
 
 def test_without_metrics_nothing_is_counted() -> None:
     """An empty answer is no answer of zeros."""
-    totals = totals_of(ServerMetrics(""), said_by(RESOLVED), NEWEST)
+    totals = totals_of(ServerMetrics(""), reported_config(RESOLVED), NEWEST)
 
     assert totals.cached_prompt_tokens is totals.verify_steps is totals.prompt_tokens is None
 
 
 def test_drafts_are_worked_out_from_verify_steps() -> None:
     """200 tokens of 10 answers: 60 steps gave one each, 2 prefills came twice, 128 drafts stood."""
-    totals = totals_of(ServerMetrics(SCRAPE + LATER), said_by({**RESOLVED, **DRAFTING}), NEWEST)
+    totals = totals_of(
+        ServerMetrics(SCRAPE + LATER), reported_config({**RESOLVED, **DRAFTING}), NEWEST
+    )
 
     assert (totals.verify_steps, totals.drafted_tokens, totals.accepted_tokens) == (60, 180, 128)
     assert totals.sequence_steps == 60
@@ -190,14 +198,16 @@ def test_drafts_are_worked_out_from_verify_steps() -> None:
 
 def test_steps_with_drafts_are_no_sequences_where_verifying_is_not_counted() -> None:
     """A step that brings several tokens to one sequence is no batch of several."""
-    totals = totals_of(ServerMetrics(SCRAPE), said_by({**RESOLVED, **DRAFTING}), NO_VERIFIES)
+    totals = totals_of(
+        ServerMetrics(SCRAPE), reported_config({**RESOLVED, **DRAFTING}), NO_VERIFIES
+    )
 
     assert totals.sequence_steps is totals.drafted_tokens is totals.accepted_tokens is None
 
 
 def test_how_drafts_are_counted_is_said_beside_them() -> None:
     """With speculation only; of a toy model, that its figures say nothing of real ones."""
-    said, draft = said_by({**RESOLVED, **DRAFTING}), ToggleValue("draft")
+    said, draft = reported_config({**RESOLVED, **DRAFTING}), ToggleValue("draft")
 
     assert assumptions_of(said, ToggleValue("off"), 1000) == []
     (counted,) = assumptions_of(said, draft, 140_000_000_000)
@@ -210,6 +220,6 @@ def test_the_queue_of_the_first_rank_is_its_time_in_nanoseconds() -> None:
     name = "sglang:queue_time_seconds_sum"
     ranks = "".join(f'{name}{{tp_rank="{rank}"}} 0.75\n' for rank in (0, 1))
 
-    totals = totals_of(ServerMetrics(SCRAPE + ranks), said_by(RESOLVED), NEWEST)
+    totals = totals_of(ServerMetrics(SCRAPE + ranks), reported_config(RESOLVED), NEWEST)
 
     assert totals.queued_ns == 750_000_000

@@ -22,7 +22,7 @@ from stand_in import processes_with
 from trtllm_settings import VERSIONS, installed, settings
 
 from harness.adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
-from harness.adapters.http_queries import ask
+from harness.adapters.http_queries import query
 from harness.adapters.process import server
 from harness.adapters.runtime import Runtime
 from harness.adapters.tensorrt_llm import records as tensorrt_llm_records
@@ -42,7 +42,7 @@ READER = "iteration records"  # the thread's name
 def complete(endpoint: TensorRtLlmEndpoint, prompt: list[int], tokens: int = 4, **more: Any) -> Any:
     assert endpoint.target is not None
     asked = {"model": endpoint.target.model, "prompt": prompt, "max_tokens": tokens, **more}
-    return ask(endpoint.target.url, "/v1/completions", asked, timeout_s=30.0)
+    return query(endpoint.target.url, "/v1/completions", asked, timeout_s=30.0)
 
 
 def verdicts(asked: EngineSettings) -> Mapping[str, Triple]:

@@ -19,14 +19,11 @@ from trtllm_strict import (
 )
 
 from harness.adapters.base import EngineError, EngineSettings, ToggleValue, UnsupportedToggleError
-from harness.adapters.tensorrt_llm.checks import (
-    check_extra_args,
-    check_sizes,
-    check_toggles,
-    off_all_the_same,
-)
+from harness.adapters.checks import check_toggles
+from harness.adapters.tensorrt_llm.adapter import TensorRtLlmAdapter
+from harness.adapters.tensorrt_llm.checks import CHECKS, check_args, forced_off
 from harness.adapters.tensorrt_llm.options import (
-    dialect_of,
+    option_names,
     options_lines,
     serve_words,
     served_name,
@@ -56,7 +53,7 @@ FLIPS: list[tuple[str, str | ToggleValue, str, Any]] = [
 
 def options(asked: EngineSettings, family: str) -> dict[str, Any]:
     """Return the options file as a YAML reader reads it."""
-    read = yaml.safe_load("\n".join(options_lines(asked, dialect_of(VERSIONS[family]))))
+    read = yaml.safe_load("\n".join(options_lines(asked, option_names(VERSIONS[family]))))
     assert isinstance(read, dict)
     return read
 
@@ -100,7 +97,7 @@ def test_each_value_reaches_the_file_and_is_taken(
     """A flipped toggle changes its own option in each version, and no version refuses it."""
     flipped = settings(**{toggle: value})
 
-    check_toggles(flipped, dialect_of(VERSIONS[family]))
+    check_toggles(flipped, CHECKS, option_names(VERSIONS[family]))
     read = options(flipped, family)
 
     check_options(read, family)
@@ -152,15 +149,15 @@ def test_the_installed_version_decides_how_it_is_spoken_to(
     version: str | None, draft_type: str | None, keeps_records: bool
 ) -> None:
     """One that cannot be told gets what all of them take."""
-    dialect = dialect_of(version)
+    names = option_names(version)
 
-    assert (dialect.draft_type, dialect.keeps_records) == (draft_type, keeps_records)
+    assert (names.draft_type, names.keeps_records) == (draft_type, keeps_records)
 
 
 def test_versions_before_those_that_were_read_are_refused() -> None:
     """Their options were other ones."""
     with pytest.raises(EngineError, match=r"1\.0\.0 is too old: it must be 1\.1 or newer"):
-        dialect_of("1.0.0")
+        option_names("1.0.0")
 
 
 def test_without_chunks_a_step_holds_a_whole_prompt() -> None:
@@ -192,7 +189,7 @@ def test_the_authors_own_options_join_the_file_in_every_version(family: str) -> 
     )
     asked = replace(settings(), extra_args=(*words[:2], words[3], "some/tokenizer"))
 
-    check_extra_args(asked)
+    check_args(asked)
     read = options(asked, family)
 
     check_options(read, family)
@@ -226,14 +223,14 @@ def test_the_authors_own_options_join_the_file_in_every_version(family: str) -> 
 def test_extra_args_cannot_contradict_the_sweep(words: tuple[str, ...]) -> None:
     """Which of two opinions wins depends on the version: there is one only."""
     with pytest.raises(EngineError, match=r"extra_args: .* cannot stand there: "):
-        check_extra_args(replace(settings(), extra_args=words))
+        check_args(replace(settings(), extra_args=words))
 
 
 @pytest.mark.parametrize("words", [("--set",), ("--set", "no value"), ("--set", "=1")])
 def test_a_setting_without_key_or_value_is_none(words: tuple[str, ...]) -> None:
     """It is refused by the plan, not taken for something else."""
     with pytest.raises(EngineError, match="is not KEY=VALUE"):
-        check_extra_args(replace(settings(), extra_args=words))
+        check_args(replace(settings(), extra_args=words))
 
 
 @pytest.mark.parametrize(
@@ -258,26 +255,26 @@ def test_what_cannot_be_followed_is_refused_with_the_reason(
 ) -> None:
     """No value is dropped in silence or run under a label that it does not have."""
     with pytest.raises(UnsupportedToggleError, match=f"{toggle}: .*{reason}"):
-        check_toggles(settings(**{toggle: value}), dialect_of("1.3.0rc3"))
+        check_toggles(settings(**{toggle: value}), CHECKS, option_names("1.3.0rc3"))
 
 
 def test_what_depends_on_another_value_is_refused_with_it() -> None:
     """A spelling that the version decides needs a version; VANILLA attention has its own blocks."""
     with pytest.raises(UnsupportedToggleError, match="give runtime a venv or path"):
-        check_toggles(settings(speculative=DRAFT), dialect_of(None))
+        check_toggles(settings(speculative=DRAFT), CHECKS, option_names(None))
     vanilla = settings(attention_backend="VANILLA", block_size="64")
     with pytest.raises(UnsupportedToggleError, match="whose blocks hold max_num_tokens"):
-        check_toggles(vanilla, dialect_of("1.3.0rc3"))
+        check_toggles(vanilla, CHECKS, option_names("1.3.0rc3"))
 
 
 def test_values_that_turn_others_off_are_part_of_the_effect() -> None:
     """N-gram drafts go without overlap; FLASHINFER and determinism without the reuse of blocks."""
     strict = replace(settings(), env={"FORCE_DETERMINISTIC": "1"})
 
-    assert set(off_all_the_same(settings(speculative=NGRAM))) == {"overlap_scheduling"}
-    assert set(off_all_the_same(settings(attention_backend="flashinfer"))) == {"prefix_caching"}
-    assert set(off_all_the_same(strict)) == {"prefix_caching"}
-    assert not off_all_the_same(settings())
+    assert set(forced_off(settings(speculative=NGRAM))) == {"overlap_scheduling"}
+    assert set(forced_off(settings(attention_backend="flashinfer"))) == {"prefix_caching"}
+    assert set(forced_off(strict)) == {"prefix_caching"}
+    assert not forced_off(settings())
 
 
 @pytest.mark.parametrize(
@@ -293,9 +290,9 @@ def test_sizes_that_the_engine_refuses_are_refused_by_the_plan(
     changes: dict[str, Any], message: str
 ) -> None:
     """Nothing is started to find out what the settings alone tell."""
-    check_sizes(settings())
+    TensorRtLlmAdapter().check(settings())
     with pytest.raises(EngineError, match=message):
-        check_sizes(replace(settings(), **changes))
+        TensorRtLlmAdapter().check(replace(settings(), **changes))
 
 
 @pytest.mark.parametrize(

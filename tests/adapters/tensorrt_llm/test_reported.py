@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from harness.adapters.base import BASELINE, ToggleValue
+from harness.adapters.reported_config import effective_labels
 from harness.adapters.server_metrics import ServerMetrics
-from harness.adapters.tensorrt_llm.reported import effective_labels, said_by
+from harness.adapters.tensorrt_llm.reported import READERS, TensorRtLlmConfig, reported_config
 
 ASKED = {**BASELINE, "tensor_parallel": ToggleValue("1")}
 ARGUMENTS = (
@@ -23,6 +24,10 @@ ARGUMENTS = (
 NO_METRICS = ServerMetrics("")
 
 
+def effective(config: TensorRtLlmConfig, requested: dict[str, ToggleValue]) -> dict[str, str]:
+    return effective_labels(config, READERS, requested)
+
+
 def log(arguments: str = ARGUMENTS, *lines: str) -> str:
     head = "[11/30/2026-01:02:03] [TRT-LLM] [I] "
     return "\n".join(
@@ -32,12 +37,12 @@ def log(arguments: str = ARGUMENTS, *lines: str) -> str:
 
 def label(text: str, toggle: str, asked: str | ToggleValue) -> str | None:
     value = asked if isinstance(asked, ToggleValue) else ToggleValue(asked)
-    return effective_labels(said_by(text, NO_METRICS, 32), {**ASKED, toggle: value}).get(toggle)
+    return effective(reported_config(text, NO_METRICS, 32), {**ASKED, toggle: value}).get(toggle)
 
 
 def test_a_server_that_follows_the_baseline_says_the_same() -> None:
     """The logged arguments of the common baseline give its labels back."""
-    told = effective_labels(said_by(log(), NO_METRICS, 32), ASKED)
+    told = effective(reported_config(log(), NO_METRICS, 32), ASKED)
 
     silent = {"quantization"}  # a checkpoint's: TensorRT-LLM has no switch for it
     asked = {name: value.label for name, value in ASKED.items() if name not in silent}
@@ -138,8 +143,8 @@ def test_series_of_a_newer_version_are_held_against_the_arguments() -> None:
         'trtllm_speculative_config_info{spec_enabled="false"} 1.0\n'
     )
 
-    both = effective_labels(said_by(log(), metrics, 32), ASKED)
-    alone = effective_labels(said_by("", metrics, None), ASKED)
+    both = effective(reported_config(log(), metrics, 32), ASKED)
+    alone = effective(reported_config("", metrics, None), ASKED)
 
     assert (both["prefix_caching"], both["tensor_parallel"]) == ("off", "2")
     assert alone == {
@@ -154,7 +159,7 @@ def test_series_of_a_newer_version_are_held_against_the_arguments() -> None:
 
 def test_a_server_that_says_nothing_is_not_made_to_say_anything() -> None:
     """Only that it pages its KV, and computes anew what it paused, is known of any."""
-    assert effective_labels(said_by("", NO_METRICS, None), ASKED) == {
+    assert effective(reported_config("", NO_METRICS, None), ASKED) == {
         "paged_kv": "on",
         "preemption": "recompute",
     }

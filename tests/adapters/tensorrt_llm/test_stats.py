@@ -8,10 +8,15 @@ import pytest
 
 from harness.adapters.base import ServerCounters
 from harness.adapters.server_metrics import ServerMetrics
-from harness.adapters.tensorrt_llm.stats import Asked, IterationTotals, RequestTotals, counters_of
+from harness.adapters.tensorrt_llm.stats import (
+    CountingRules,
+    IterationTotals,
+    RequestTotals,
+    counters_of,
+)
 
 NO_METRICS = ServerMetrics("")
-ASKED = Asked(caches=True, tells_joining=True, most_tokens=2048)
+RULES = CountingRules(prefix_caching=True, counts_admissions=True, max_prompt_tokens=2048)
 
 
 def record(number: int, **changes: Any) -> dict[str, Any]:
@@ -66,8 +71,8 @@ def totals(*records: Any) -> IterationTotals:
     return found
 
 
-def counters(*records: Any, metrics: str = "", asked: Asked = ASKED) -> ServerCounters:
-    return counters_of(totals(*records), RequestTotals(), ServerMetrics(metrics), asked)
+def counters(*records: Any, metrics: str = "", rules: CountingRules = RULES) -> ServerCounters:
+    return counters_of(totals(*records), RequestTotals(), ServerMetrics(metrics), rules)
 
 
 def test_an_older_versions_tokens_follow_from_what_was_computed_and_what_was_reused() -> None:
@@ -115,9 +120,9 @@ def test_a_batch_that_only_shrinks_was_joined_by_nobody() -> None:
 
 def test_where_prompts_are_cut_a_static_batch_tells_nothing_of_joining() -> None:
     """Parts of its own prompts come when its other sequences are past theirs."""
-    asked = Asked(caches=True, tells_joining=False, most_tokens=2048)
+    rules = CountingRules(prefix_caching=True, counts_admissions=False, max_prompt_tokens=2048)
 
-    assert counters(*TWO, asked=asked).late_admissions is None
+    assert counters(*TWO, rules=rules).late_admissions is None
 
 
 def test_parts_beyond_one_a_request_are_cut_prompts() -> None:
@@ -170,7 +175,7 @@ def test_iterations_that_were_never_told_make_all_sums_worthless() -> None:
 
     assert idle.lost is None
     assert lost.lost == "50 iterations before number 60 were never told"
-    seen = counters_of(lost, RequestTotals(), NO_METRICS, ASKED)
+    seen = counters_of(lost, RequestTotals(), NO_METRICS, RULES)
     assert seen == ServerCounters()
 
 
@@ -183,7 +188,7 @@ def test_what_finished_requests_tell_outlives_lost_iterations() -> None:
     told = {"kv_cache_metrics": block_counts, "speculative_decoding": drafts}
     requests.add([{"request_id": 1, "perf_metrics": told}, {"perf_metrics": {}}, "nonsense"])
 
-    seen = counters_of(lost, requests, NO_METRICS, ASKED)
+    seen = counters_of(lost, requests, NO_METRICS, RULES)
 
     assert requests.finished == 3
     assert (seen.cached_prompt_tokens, seen.prompt_tokens) == (96, 128)

@@ -14,7 +14,7 @@ import pytest
 from stand_in import processes_with, settings
 
 from harness.adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
-from harness.adapters.http_queries import ask
+from harness.adapters.http_queries import query
 from harness.adapters.process import server
 from harness.adapters.runtime import Runtime
 from harness.adapters.vllm import adapter as vllm
@@ -33,7 +33,7 @@ NGRAM = ToggleValue("ngram", (("tokens", 4),))
 def complete(endpoint: VllmEndpoint, prompt: list[int], tokens: int = 4) -> Any:
     assert endpoint.target is not None
     question = {"model": endpoint.target.model, "prompt": prompt, "max_tokens": tokens}
-    return ask(endpoint.target.url, "/v1/completions", question, timeout_s=20.0).json()
+    return query(endpoint.target.url, "/v1/completions", question, timeout_s=20.0).json()
 
 
 def verdicts(asked: EngineSettings, prefix: list[int] = SHARED) -> Mapping[str, Triple]:

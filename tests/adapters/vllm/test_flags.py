@@ -12,12 +12,9 @@ from stand_in import settings
 from stand_in_vllm import parse
 
 from harness.adapters.base import BASELINE, EngineError, ToggleValue, UnsupportedToggleError
-from harness.adapters.vllm.flags import (
-    check_extra_args,
-    check_toggles,
-    serve_words,
-    step_tokens,
-)
+from harness.adapters.checks import check_extra_args, check_toggles
+from harness.adapters.vllm.checks import CHECKS, owner
+from harness.adapters.vllm.flags import serve_words
 
 NGRAM = ToggleValue("ngram", (("tokens", 3),))
 EAGLE3 = ToggleValue("eagle3", (("tokens", 2), ("draft", "some/head")))
@@ -96,7 +93,7 @@ def test_each_value_reaches_the_command_line(
     """A flipped toggle changes its own option, so that no two arms are the same server."""
     flipped = settings(**{toggle: value})
 
-    check_toggles(flipped, cpu=False)
+    check_toggles(flipped, CHECKS, None)
     options = parsed(serve_words(flipped, 8000))
 
     assert told(options, option) == expected
@@ -120,16 +117,16 @@ def test_without_chunks_a_step_holds_a_whole_prompt() -> None:
     off = settings(chunked_prefill="off")
 
     assert parsed(serve_words(off, 8000)).max_num_batched_tokens == "2048"
-    assert step_tokens(off) == 2048
-    assert step_tokens(replace(off, max_batched_tokens=4096)) == 4096
-    assert step_tokens(settings()) == 512
+    assert off.step_tokens == 2048
+    assert replace(off, max_batched_tokens=4096).step_tokens == 4096
+    assert settings().step_tokens == 512
 
 
 def test_extra_args_come_last_and_are_merged_where_they_can_be() -> None:
     """The author's dotted options join the toggle's own."""
     given = replace(settings(), extra_args=("--enforce-eager", "-cc.mode=0"))
 
-    check_extra_args(given)
+    check_extra_args(given.extra_args, owner)
     words = serve_words(given, 8000)
 
     assert words[-2:] == ["--enforce-eager", "-cc.mode=0"]
@@ -163,7 +160,7 @@ def test_extra_args_come_last_and_are_merged_where_they_can_be() -> None:
 def test_extra_args_cannot_contradict_the_sweep(word: str) -> None:
     """The last of two wins in vLLM, a beginning stands for the whole, _ for -: all in silence."""
     with pytest.raises(EngineError, match=r"extra_args: .* cannot stand there: "):
-        check_extra_args(replace(settings(), extra_args=("--seed", "1", word)))
+        check_extra_args(("--seed", "1", word), owner)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +171,7 @@ def test_other_extra_args_are_the_authors_own(word: str) -> None:
     """What no toggle and no limit of a sweep sets is passed through."""
     asked = replace(settings(), extra_args=(word, "1"))
 
-    check_extra_args(asked)
+    check_extra_args(asked.extra_args, owner)
     assert serve_words(asked, "PORT")[-2:] == [word, "1"]
 
 
@@ -202,14 +199,14 @@ def test_what_vllm_cannot_follow_is_refused_with_the_reason(
 ) -> None:
     """No value is dropped in silence or run under a label that it does not have."""
     followed = {"cuda_graphs": ToggleValue("off"), "overlap_scheduling": ToggleValue("off")}
-    asked = settings(**{**followed, toggle: value})
+    asked = replace(settings(**{**followed, toggle: value}), gpu="cpu" if cpu else "h200")
 
     with pytest.raises(UnsupportedToggleError, match=f"{toggle}: .*{reason}"):
-        check_toggles(asked, cpu=cpu)
+        check_toggles(asked, CHECKS, None)
 
 
 def test_the_common_baseline_can_be_followed_on_a_gpu() -> None:
     """Nothing of the baseline that all engines share is refused."""
     assert {toggle.kind for toggle in BASELINE.values()} >= {"on", "auto", "continuous"}
 
-    check_toggles(settings(), cpu=False)
+    check_toggles(settings(), CHECKS, None)

@@ -27,7 +27,7 @@ from repository import STAND_INS
 from stand_in import processes_with, settings
 
 from harness.adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
-from harness.adapters.http_queries import ask
+from harness.adapters.http_queries import query
 from harness.adapters.process.guard import birth, descendants
 from harness.adapters.runtime import Runtime
 from harness.adapters.vllm.adapter import VllmAdapter, VllmEndpoint
@@ -72,7 +72,7 @@ def complete(endpoint: VllmEndpoint, prompt: Sequence[int], tokens: int = 20) ->
         "ignore_eos": True,
         "temperature": 0,
     }
-    answer = ask(endpoint.target.url, "/v1/completions", question, timeout_s=60.0)
+    answer = query(endpoint.target.url, "/v1/completions", question, timeout_s=60.0)
     assert answer.status == 200, answer.text
     return answer.json()["usage"]
 

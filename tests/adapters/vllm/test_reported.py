@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from harness.adapters.base import BASELINE, ToggleValue
+from harness.adapters.reported_config import effective_labels
 from harness.adapters.server_metrics import ServerMetrics
-from harness.adapters.vllm.reported import effective_labels, said_by, sizes_of, totals_of
+from harness.adapters.vllm.reported import READERS, VllmConfig, reported_config, sizes_of, totals_of
 
 ASKED = {**BASELINE, "tensor_parallel": ToggleValue("1")}
 CONFIG: dict[str, dict[str, Any] | None] = {
@@ -39,18 +40,22 @@ LOG = (
 NO_METRICS = ServerMetrics("")
 
 
+def effective(config: VllmConfig, requested: dict[str, ToggleValue]) -> dict[str, str]:
+    return effective_labels(config, READERS, requested)
+
+
 def config(section: str, **changes: Any) -> dict[str, Any]:
     return {"vllm_config": {**CONFIG, section: {**(CONFIG[section] or {}), **changes}}}
 
 
 def label(info: Any, toggle: str, asked: str | ToggleValue, log: str = "") -> str | None:
     value = asked if isinstance(asked, ToggleValue) else ToggleValue(asked)
-    return effective_labels(said_by(info, NO_METRICS, log), {**ASKED, toggle: value}).get(toggle)
+    return effective(reported_config(info, NO_METRICS, log), {**ASKED, toggle: value}).get(toggle)
 
 
 def test_a_server_that_follows_the_baseline_says_the_same() -> None:
     """The resolved configuration of the common baseline gives its labels back."""
-    told = effective_labels(said_by({"vllm_config": CONFIG}, NO_METRICS, ""), ASKED)
+    told = effective(reported_config({"vllm_config": CONFIG}, NO_METRICS, ""), ASKED)
 
     auto = {"block_size": "16"}
     assert told == {name: value.label for name, value in ASKED.items()} | auto
@@ -87,7 +92,7 @@ def test_a_quantization_that_was_asked_for_is_read_back() -> None:
     assert label(config("model_config", quantization="fp8"), "quantization", "fp8") == "fp8"
     assert label(config("model_config"), "quantization", "fp8") == "none"
     assert label(awq, "quantization", "none") == "none"
-    assert sizes_of(said_by(awq, NO_METRICS, ""))["checkpoint_quantization"] == "awq"
+    assert sizes_of(reported_config(awq, NO_METRICS, ""))["checkpoint_quantization"] == "awq"
 
 
 def test_speculation_is_read_back_with_its_options() -> None:
@@ -121,9 +126,9 @@ def test_without_the_configuration_series_and_log_speak() -> None:
         'vllm:cache_config_info{block_size="32",enable_prefix_caching="False",'
         'num_gpu_blocks="10"} 1.0'
     )
-    server = said_by(None, metrics, LOG)
+    server = reported_config(None, metrics, LOG)
 
-    told = effective_labels(server, ASKED)
+    told = effective(server, ASKED)
 
     assert told == {
         "prefix_caching": "off",
@@ -143,7 +148,7 @@ def test_without_the_configuration_series_and_log_speak() -> None:
 
 def test_a_server_that_says_nothing_is_not_made_to_say_anything() -> None:
     """Only that vLLM pages its KV is known of any vLLM."""
-    assert effective_labels(said_by(None, NO_METRICS, ""), ASKED) == {
+    assert effective(reported_config(None, NO_METRICS, ""), ASKED) == {
         "paged_kv": "on",
         "preemption": "recompute",
     }
@@ -152,11 +157,11 @@ def test_a_server_that_says_nothing_is_not_made_to_say_anything() -> None:
 def test_of_two_words_the_one_against_us_counts() -> None:
     """A server whose series contradicts its configuration is not believed."""
     metrics = ServerMetrics('vllm:cache_config_info{enable_prefix_caching="False"} 1.0')
-    server = said_by({"vllm_config": CONFIG}, metrics, "")
+    server = reported_config({"vllm_config": CONFIG}, metrics, "")
 
-    assert effective_labels(server, ASKED)["prefix_caching"] == "off"
+    assert effective(server, ASKED)["prefix_caching"] == "off"
     off = {**ASKED, "prefix_caching": ToggleValue("off")}
-    assert effective_labels(server, off)["prefix_caching"] == "on"
+    assert effective(server, off)["prefix_caching"] == "on"
 
 
 SCRAPE = """

@@ -17,7 +17,7 @@ from harness.adapters.base import BASELINE, EngineSettings, ServerCounters, Targ
 from harness.adapters.embedded.adapter import deployment
 from harness.adapters.embedded.capacity import decode_floor
 from harness.adapters.embedded.step_time.roofline import StepTime
-from harness.adapters.http_queries import Answer
+from harness.adapters.http_queries import HttpReply
 from harness.adapters.server_metrics import ServerMetrics
 from harness.adapters.vllm.reported import totals_of
 from harness.cli import main
@@ -180,7 +180,7 @@ def test_vllm_tells_its_queue_in_seconds() -> None:
 def test_an_attached_server_tells_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """The move over the run, of whatever server has vLLM's name for it."""
     pages = iter((QUEUE, QUEUE.replace("1.25", "3.5")))
-    monkeypatch.setattr(attach, "ask", lambda *_, **__: Answer(200, next(pages).encode()))
+    monkeypatch.setattr(attach, "query", lambda *_, **__: HttpReply(200, next(pages).encode()))
     server = Attached(
         target=Target(url="http://h", model="m"),
         engine_version="1",

@@ -19,7 +19,7 @@ import pytest
 
 from harness.adapters.attached.server import attach
 from harness.adapters.base import EngineError
-from harness.adapters.http_queries import ask
+from harness.adapters.http_queries import query
 from harness.reference.bodies import read_completion, take_request
 from harness.reference.log import LogWriter, ReferenceLog, SentAnswer, Tick, read_reference_log
 from harness.reference.process import ReferenceProcess, reference_process
@@ -182,8 +182,8 @@ def test_what_does_not_stream_comes_whole() -> None:
     with running() as (server, port):
         url = f"http://127.0.0.1:{port}"
         asked = {**ASKED, "stream": False}
-        answer = ask(url, "/v1/completions", asked, timeout_s=10).json()
-        chat = ask(url, "/v1/chat/completions", {**asked, "messages": []}, timeout_s=10).json()
+        answer = query(url, "/v1/completions", asked, timeout_s=10).json()
+        chat = query(url, "/v1/chat/completions", {**asked, "messages": []}, timeout_s=10).json()
         log = server.log()
 
     assert answer["choices"][0]["text"] == " token" * 20
@@ -199,7 +199,7 @@ def test_it_can_be_attached_to() -> None:
         attached = attach(url, "reference")
         with pytest.raises(EngineError, match="does not serve 'other'"):
             attach(url, "other")
-        health = ask(url, "/health", timeout_s=10)
+        health = query(url, "/health", timeout_s=10)
         server.stop()
 
     assert attached.engine_kind == "simulated"

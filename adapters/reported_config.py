@@ -1,0 +1,69 @@
+"""The reported configuration: what an engine says that it runs, as labels of toggles. Pure.
+
+Each engine has its own sources, and a table of readers: toggle → what each source reports. What
+they share is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from harness.adapters.base import ToggleValue
+
+Labels = tuple[str | None, ...]  # what each source reports, the most reliable first
+Config = TypeVar("Config")  # the sources of one engine
+Reader = Callable[[Config, ToggleValue], Labels]  # from the sources and the requested value
+
+
+def effective_labels(
+    config: Config, readers: Mapping[str, Reader[Config]], requested: Mapping[str, ToggleValue]
+) -> dict[str, str]:
+    """Return toggle → label, of all toggles of which the engine reports anything.
+
+    Where its sources disagree, the one that contradicts the requested value is returned: a run is
+    void rather than believed.
+    """
+    labels = {}
+    for toggle, value in requested.items():
+        reported = [label for label in readers[toggle](config, value) if label is not None]
+        if reported:
+            labels[toggle] = next((one for one in reported if one != value.label), reported[0])
+    return labels
+
+
+def always(label: str | None) -> Reader[object]:
+    """Return the reader of a toggle that has one label, or None, on every server of an engine."""
+    return lambda *_: (label,)
+
+
+def text_of(value: Any) -> str | None:
+    """Return a reported value as text; None where it is not reported."""
+    return None if value is None else str(value)
+
+
+def switch(value: Any) -> str | None:
+    """Return `on` or `off` for a bool, as data or as text; None for anything else."""
+    return {"true": "on", "false": "off"}.get(str(value).lower())
+
+
+def opposite(value: Any) -> str | None:
+    """Return `off` where a bool that disables something is true, `on` where it is false."""
+    return {"on": "off", "off": "on"}.get(switch(value) or "")
+
+
+def batching_label(running_limit: int | None) -> str | None:
+    """Return the label of batching for an engine without static batches."""
+    return None if running_limit is None else "none" if running_limit == 1 else "continuous"
+
+
+def backend_label(reported: Any, requested: ToggleValue) -> str | None:
+    """Return the label of an attention backend: engines write the same one in either case."""
+    same = str(reported).lower() == requested.kind.lower()
+    return requested.kind if same and reported is not None else text_of(reported)
+
+
+def speculation_label(kind: str, reported: Mapping[str, Any], requested: ToggleValue) -> str:
+    """Return the label of speculation, with the reported values of the requested options."""
+    options = tuple((name, reported.get(name) or "nothing") for name, _ in requested.options)
+    return ToggleValue(kind, options).label
