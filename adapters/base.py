@@ -101,7 +101,7 @@ class EngineSettings:
     start_timeout_s: float = 900.0  # until it must have generated its first token
     trust_remote_code: bool = False  # whether code that comes with the model may run
     url: str | None = None  # of a server that runs already, which is not started
-    api_key_env: str | None = None  # the variable that holds the key of that server
+    api_key_env: str | None = None  # the variable with the key of that server
     step_profile: Mapping[str, Any] | None = None  # fitted step times, for the embedded engine
     log_path: Path | None = None  # of the engine's output; None: a temporary file
 
@@ -139,7 +139,7 @@ class ServerCounters:
     verify_steps: int | None = None  # sequence-steps that verified a draft
     preemptions: int | None = None
     swapped_tokens: int | None = None  # whose KV a preemption moved to the host's memory
-    steps: int | None = None  # of a real server those that brought a token
+    steps: int | None = None  # of a real server those that produced a token
     sequence_steps: int | None = None  # over all steps, the sequences that got tokens in them
     graph_steps: int | None = None  # steps replayed from a CUDA graph
     split_prefills: int | None = None  # prompts whose prefill took more than one step
@@ -147,7 +147,7 @@ class ServerCounters:
         None  # so many for sure, where the server counts no splits
     )
     partial_prefill_steps: int | None = None  # parts of prompts that were not a prompt's last
-    mixed_steps: int | None = None  # steps that held prefill and decode tokens together
+    mixed_steps: int | None = None  # steps with prefill and decode tokens
     late_admissions: int | None = None  # sequences admitted while others were decoding
     peak_running: int | None = None
     evicted_blocks: int | None = None

@@ -1,4 +1,4 @@
-"""What a GPU lacks, so that a value means less on it than its name says."""
+"""What a GPU lacks, so that a toggle value means less on it than its name suggests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FP8 = {
 
 
 def remark(gpu: str, toggle: str, value: str) -> str | None:
-    """Return what the value `value` of a toggle is on `gpu` that its name does not say.
+    """Return what a toggle value means on `gpu`, where that is less than its name suggests.
 
     Source: vLLM's documentation of FP8 (weight-only Marlin kernels below compute capability 8.9)
     and its Triton backend, which refuses an FP8 cache there; SGLang has the same kernels.

@@ -1,4 +1,4 @@
-"""What a model's files tell without loading them: where they lie, its ids, its longest context."""
+"""What a model's files contain, read without loading it: its ids, context and weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 def model_folder(model: str, env: Mapping[str, str]) -> Path | None:
     """Return the folder of a model: the one named, or its newest snapshot in the hub's cache.
 
-    `env` says where that cache is. None when the model is not on this machine, yet.
+    `env` has the place of that cache. None when the model is not on this machine yet.
     """
     named = Path(model).expanduser()
     if (named / "config.json").is_file():
@@ -24,7 +24,7 @@ def model_folder(model: str, env: Mapping[str, str]) -> Path | None:
 
 
 def ordinary_tokens(folder: Path) -> int | None:
-    """Return how many token ids a prompt may be drawn from; None when the files do not tell.
+    """Return how many token ids a prompt may be drawn from; None when it is not in the files.
 
     Those at the end that are special to the tokenizer, or unknown to it, are left out.
     """
@@ -40,9 +40,9 @@ def ordinary_tokens(folder: Path) -> int | None:
 
 
 def context_tokens(folder: Path) -> int | None:
-    """Return the longest context that a model knows, in tokens; None when it stretches, or is mute.
+    """Return the longest context of a model, in tokens; None where it is scaled, or not given.
 
-    Positions that are scaled reach further than the model's own count says, each kind otherwise.
+    Scaled positions reach further than the model's own count, each kind of scaling differently.
     """
     config = _json(folder / "config.json")
     scaled = config.get("rope_scaling") or (config.get("rope_parameters") or {}).get("factor")
@@ -51,7 +51,7 @@ def context_tokens(folder: Path) -> int | None:
 
 
 def weights_bytes(folder: Path) -> int | None:
-    """Return how large a model's weights are, in bytes; None where no such file lies here."""
+    """Return the size of a model's weights, in bytes; None where there is no such file."""
     sizes = [path.stat().st_size for path in folder.glob("*.safetensors")]
     return sum(sizes) or None
 

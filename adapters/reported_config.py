@@ -1,4 +1,4 @@
-"""The reported configuration: what an engine says that it runs, as labels of toggles. Pure.
+"""The reported configuration: what an engine reports that it runs, as labels of toggles. Pure.
 
 Each engine has its own sources, and a table of readers: toggle → what each source reports. What
 they share is here.

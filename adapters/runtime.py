@@ -1,4 +1,4 @@
-"""Where an engine's program is to be found, as the author of a sweep says it."""
+"""Where an engine's program is, as the author of a sweep gives it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Runtime:
     """
 
     path: Path | None = None  # the program itself
-    venv: Path | None = None  # an environment whose bin/ holds the program
+    venv: Path | None = None  # an environment with the program in its bin/
     command: tuple[str, ...] = ()  # what is run in place of the program, such as numactl … vllm
     docker: str | None = None  # an image that is on this machine already
-    here: bool = True  # False: a plan's, whose command is not on this machine; taken as it stands
+    here: bool = True  # False: a plan's, whose command is not on this machine and is taken as it is
 
     def __post_init__(self) -> None:
         """Refuse none and several: a mistake in code, since specs are checked before."""

@@ -31,7 +31,7 @@ class UrlEndpoint:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Why its counters say nothing of the run, where that is so."""
+        """Why its counters cannot be compared over the run, where that is so."""
         return self._server.notes
 
     def effective(self) -> Mapping[str, str]:

@@ -27,7 +27,7 @@ _FIELDS = {
     "trtllm_": frozenset({"seed", "ignore_eos", "include_usage"}),
 }
 _UNKNOWN_FIELDS = _COMMON | {"continuous_usage_stats"}
-# Ids below this exist in the vocabulary of any model worth serving; more needs a tokenizer to tell.
+# Ids below this exist in the vocabulary of any model worth serving; more needs the tokenizer.
 _SAFE_VOCABULARY = 4096
 # What is counted, under the engines' names, of one engine the newest version's first.
 _COUNTERS = {
@@ -119,7 +119,7 @@ class Attached:
         }
 
 
-def attach(  # noqa: PLR0913  how to ask it, and how long
+def attach(  # noqa: PLR0913  how to reach it, and how long to wait
     url: str,
     model: str,
     *,
@@ -131,7 +131,7 @@ def attach(  # noqa: PLR0913  how to ask it, and how long
 ) -> Attached:
     """Return the server at `url` once it answers, at the latest after `wait_s`.
 
-    `vocabulary` None sends ids that every model has. `api_key_env` names the variable that holds
+    `vocabulary` None sends ids that every model has. `api_key_env` names the variable that has
     the key, which goes into the headers and nowhere else. `waiting` is called once, with what is
     waited for.
     Raises `EngineError` for an address that is none, a key that is not there or not taken, a server
@@ -170,7 +170,7 @@ def attach(  # noqa: PLR0913  how to ask it, and how long
 def key_headers(api_key_env: str | None) -> dict[str, str]:
     """Return the headers that carry the key in a variable; none where no variable is named.
 
-    Raises `EngineError` where it is not set, or holds what no header can carry.
+    Raises `EngineError` where it is not set, or has characters that no header can carry.
     """
     if api_key_env is None:
         return {}

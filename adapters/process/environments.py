@@ -216,7 +216,7 @@ def _fill(made: Environment, package: Package, run: Run) -> None:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold the lock of one environment. Raises `EngineError` while another install holds it."""
+    """Lock one environment. Raises `EngineError` while another install has the lock."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = (folder.parent / f".{folder.name}.lock").open("w", encoding="utf-8")

@@ -17,7 +17,7 @@ from harness.adapters.process.launch import Launched
 _CRASHED = "a crash of the program itself: look at its log and at the system's"
 _LONGEST = 400  # characters of a log line that are worth repeating
 
-# What stands before a message: "(Worker pid=12) ERROR 11-30 01:04:10 [core.py:1510] ",
+# The prefix of a message: "(Worker pid=12) ERROR 11-30 01:04:10 [core.py:1510] ",
 # "[11/30/2026-01:04:10] [TRT-LLM] [RANK 1] [E] ", or "[2026-11-30 01:04:10 TP1] ".
 _PREFIX = re.compile(
     r"^(?:\([\w-]+ pid=\d+\) )?(?:(?:ERROR|CRITICAL) [\d-]+ [\d:]+ \[[^\]]*\] )?"
@@ -110,7 +110,7 @@ class Failure:
     """Why a start failed."""
 
     kind: str  # port taken | bad flag | bad key | out of memory | … | worker died | unknown
-    line: str | None  # the line of the log that says so
+    line: str | None  # the line of the log that shows it
     advice: str
 
 
@@ -145,7 +145,7 @@ def ended_error(what: str, code: int, processes: Launched) -> EngineError:
 
 
 def _causes(log: str) -> Iterator[str]:
-    """Yield exceptions and refusals in the order of the log, without what stands before them."""
+    """Yield exceptions and refusals in the order of the log, without their prefixes."""
     lines = [_bare(line) for line in log.splitlines()]
     for number, line in enumerate(lines):
         if _USAGE.match(line):
@@ -155,7 +155,7 @@ def _causes(log: str) -> Iterator[str]:
 
 
 def _validation(line: str, after: list[str]) -> list[str]:
-    """Return what pydantic says next: the key, where there is one, and indented what was wrong."""
+    """Return the next lines of pydantic: the key, where there is one, and indented the error."""
     if "validation error" not in line:
         return []
     until = next((at + 1 for at, more in enumerate(after[:2]) if more.startswith(" ")), 1)

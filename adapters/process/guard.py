@@ -9,8 +9,8 @@ session of their own or lost their parent; a process group or a name alone would
                                             stdout: `started PID`, `failed REASON`,
                                             `ended CODE [LEFT…]`, then `removed` or `kept REASON`
 
-FOLDER holds passing files of harness and engine; the guard removes it when harness cannot. REMOVAL
-is a JSON list: the command that removes what no process of ours holds, a container; empty: none.
+FOLDER has temporary files of harness and engine; the guard removes it when harness cannot. REMOVAL
+is a JSON list: the command that removes the engine's container; empty: there is none.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KILL_S = 15.0  # until a killed process must be gone; one that hangs in a drive
 _BLINK_S = 0.02
 _REMOVAL_S = 20.0  # for one try: docker waits ten for a killed container
 _REMOVAL_TRIES = 3
-_ON_ITS_WAY_S = 0.5  # until a container is there whose client was killed while it asked for one
+_ON_ITS_WAY_S = 0.5  # until a container exists whose client was killed while it requested one
 _NOT_THERE = "no such container"
 
 
@@ -89,7 +89,7 @@ def _stat(pid: int) -> list[str] | None:
 def removed(removal: list[str], *, again: bool) -> str | None:
     """Run the command that removes a container; return why it is still there, None: it is gone.
 
-    `again` looks once more: an engine's client that was killed may have asked for it just before.
+    `again` looks once more: an engine's client that was killed may have requested it just before.
     """
     why: str | None = None
     for _ in range(_REMOVAL_TRIES):
@@ -226,7 +226,7 @@ def _ending(signals: bytes) -> bool:
 
 
 def _harness_is_gone() -> bool:
-    """Return whether nobody holds the other end of our pipe: harness was killed in the meantime."""
+    """Return whether the other end of our pipe is closed: harness was killed in the meantime."""
     readable, _, _ = select.select([0], [], [], 0)
     return bool(readable) and not os.read(0, 1)
 

@@ -40,7 +40,7 @@ class Launched:
     ) -> None:
         """Start `command`, its output going to the end of `log_path`.
 
-        `folder` is for passing files: should harness be killed, the guard removes it. `removal`
+        `folder` is for temporary files: should harness be killed, the guard removes it. `removal`
         removes the container in which the engine runs, where it does. Raises `EngineError` when
         `command` is no program that can be started.
         """

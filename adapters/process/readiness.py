@@ -25,7 +25,7 @@ def wait_until_ready(
 ) -> float:
     """Wait until the engine has generated a token of the requested model; return the seconds.
 
-    Raises `EngineError` when the engine ends, when another server holds its port, when it serves
+    Raises `EngineError` when the engine ends, when another server has its port, when it serves
     another model, or after `timeout_s`; always with the end of its log.
     """
     started_s = time.monotonic()

@@ -80,7 +80,7 @@ class Server:
     startup_s: float
 
     def query(self, path: str, *, post: bool = False, timeout_s: float = 30.0) -> HttpReply:
-        """Return the reply at `path`. Raises `EngineError`, which tells a crash from silence."""
+        """Return the reply at `path`. Raises `EngineError` where the engine ended, or is silent."""
         try:
             return query(self.target.url, path, post=post, timeout_s=timeout_s)
         except NO_REPLY as error:

@@ -33,7 +33,7 @@ _QUANTIZATION_NAMES = {flag: label for label, flag in QUANTIZATION.items()}
 _PASSES = "sglang:cuda_graph_passes_total"
 _STAGES = "sglang:per_stage_req_latency_seconds_count"
 _PARTS = "chunked_prefill"  # the stage of a chunk that does not end its prompt
-_TOY_BYTES = 100_000_000  # below it no model says anything
+_TOY_BYTES = 100_000_000  # below it no acceptance rate means anything
 _FIRST_RANK = "0"  # of tensor parallel ranks, which all do the same; some series are of each
 
 

@@ -21,7 +21,7 @@ OPTIONS_FILE = "OPTIONS.yaml"  # what a plan calls the file
 POLICIES = {"static": "STATIC_BATCH"}  # of batching; anything else is in-flight batching
 _IN_FLIGHT = "GUARANTEED_NO_EVICT"
 _MATCHED_TOKENS = 4  # of an n-gram, at most
-_KEPT_RECORDS = 100_000  # of finished requests and of iterations, until they are asked for
+_KEPT_RECORDS = 100_000  # of finished requests and of iterations, until they are read
 _OLDEST = (1, 1)
 
 

@@ -60,7 +60,7 @@ class TensorRtLlmConfig:
         return None if found is None else (found[1], _pairs(found[2]))
 
     def info(self, name: str, key: str) -> str | None:
-        """Return a label of a series that only holds labels."""
+        """Return a label of a series that consists of labels."""
         return (self.metrics.labels(f"trtllm_{name}_config_info") or {}).get(key)
 
 

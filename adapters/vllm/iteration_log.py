@@ -1,8 +1,8 @@
 """What vLLM logs of each step, where it is started with --enable-logging-iteration-details.
 
-Only there it says how many prompts, or parts of them, a step held: its metrics count a prompt with
+Only there it reports how many prompts, or parts of them, a step had: its metrics count a prompt in
 the step that ended it. So this alone shows that no prompt was split. It costs a log line a step, in
-all arms alike, and is the author's choice (`extra_args`). Read and run: 0.32.
+every arm, and is the author's choice (`extra_args`). Read and run: 0.32.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class IterationLog:
 
     def __init__(self, path: Path) -> None:
         self.prompt_parts = 0  # prompts, or parts of them, over all steps
-        self.mixed_steps = 0  # that held prompts and decoding sequences
+        self.mixed_steps = 0  # with prompts and decoding sequences
         self._path = path
         self._read_bytes = 0
 

@@ -83,7 +83,7 @@ def sizes_of(reported: VllmConfig) -> dict[str, Any]:
 def totals_of(metrics: ServerMetrics, step_tokens: int | None) -> ServerCounters:
     """Return the totals of one scrape; names are those of 0.10 to 0.32, the newest first.
 
-    Only steps that brought a token are counted, a prompt's chunks before its last are not. So a
+    Only steps that produced a token are counted, a prompt's chunks before its last are not. So a
     step that seems to hold more than `step_tokens` ended a prompt that began in an earlier one.
     """
     prompt = metrics.count("vllm:prompt_tokens")
