@@ -5,8 +5,6 @@ from harness.adapters.base import (
     AS_IT_IS,
     BASELINE,
     TOGGLES,
-    Endpoint,
-    EngineAdapter,
     EngineError,
     EngineSettings,
     ServerCounters,
@@ -14,7 +12,8 @@ from harness.adapters.base import (
     ToggleValue,
     UnsupportedToggleError,
 )
-from harness.adapters.embedded import EmbeddedAdapter
+from harness.adapters.embedded import EmbeddedAdapter, InProcessEngine
+from harness.adapters.endpoint import Endpoint, EngineAdapter, Transport
 from harness.adapters.gpus import remark
 from harness.adapters.http_queries import through_proxy
 from harness.adapters.runtime import Runtime
@@ -31,10 +30,12 @@ __all__ = [
     "EngineAdapter",
     "EngineError",
     "EngineSettings",
+    "InProcessEngine",
     "Runtime",
     "ServerCounters",
     "Target",
     "ToggleValue",
+    "Transport",
     "UnsupportedToggleError",
     "remark",
     "through_proxy",

@@ -1,12 +1,11 @@
-"""What every engine adapter offers: settings in, a running endpoint out. Knows nothing of load."""
+"""The nouns of every engine adapter: toggles, settings, counters, errors, the HTTP target."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Literal
 
 from harness.adapters.runtime import Runtime
 
@@ -169,72 +168,16 @@ class Target:
     vocabulary: int | None = None  # prompts are token ids below it; None: prompts are text
     headers: Mapping[str, str] = field(default_factory=dict)  # a key lives here and is never stored
 
-
-class Endpoint(Protocol):
-    """A running engine, as the load generator and the evidence see it."""
-
-    engine_version: str
-    engine_kind: str  # real | measured | simulated | stand-in
-    target: Target | None  # None: the engine is in this process, on virtual time
+    virtual_time: ClassVar[Literal[False]] = False
+    counts_prompts: ClassVar[Literal[True]] = True  # by a tokenizer and a template of its own
+    may_refuse_fields: ClassVar[Literal[True]] = True
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader of the results must know of this engine, as far as it is known by now."""
-        ...
+    def live_history(self) -> bool:
+        """Whether its own answers can stand in later prompts: it reports and takes token ids."""
+        by_ids = self.api == "completions" and self.vocabulary is not None
+        return by_ids and not self.fields.isdisjoint(("return_token_ids", "detokenize"))
 
-    def effective(self) -> Mapping[str, str]:
-        """Return the configuration that the engine reports: toggle name → value label."""
-        ...
-
-    def counters(self) -> ServerCounters:
-        """Return the server's running totals as of now."""
-        ...
-
-    def reset(self) -> None:
-        """Make the caches cold. Raises `EngineError` while requests are in flight."""
-        ...
-
-    def facts(self) -> Mapping[str, Any]:
-        """Return what a report shows of this engine: KV blocks, assumptions, versions."""
-        ...
-
-
-class EngineAdapter(Protocol):
-    """How to start one serving engine. Knows flags; knows nothing of load or latency."""
-
-    @property
-    def name(self) -> str:
-        """The word for this engine in sweep files and results."""
-        ...
-
-    @property
-    def engine_kind(self) -> str | None:
-        """One of real, measured, simulated, stand-in; None: only the running engine reports it."""
-        ...
-
-    def check(self, settings: EngineSettings) -> None:
-        """Raise `EngineError` for settings that can never start (unknown model, does not fit).
-
-        Raises `UnsupportedToggleError`, naming the reason, for a toggle value it cannot follow.
-        """
-        ...
-
-    def version_of(self, settings: EngineSettings) -> str | None:
-        """Return the version that `settings` start; None: only the running engine reports it."""
-        ...
-
-    def implied(self, settings: EngineSettings) -> Mapping[str, ToggleValue]:
-        """Return what the values force on others, as `paged_kv: off` ⇒ `prefix_caching: off`."""
-        ...
-
-    def reasons(self, settings: EngineSettings) -> Mapping[str, str]:
-        """Return toggle → why it has the value in `implied`, whatever was requested."""
-        ...
-
-    def launch_line(self, settings: EngineSettings) -> list[str]:
-        """Return what would be started, for the plan: a command line, or a description of it."""
-        ...
-
-    def start(self, settings: EngineSettings) -> AbstractContextManager[Endpoint]:
-        """Start the engine; leaving the context stops it for certain. Raises `EngineError`."""
-        ...
+    def facts(self) -> dict[str, list[str]]:
+        """Return what a manifest holds of the form of requests."""
+        return {"fields": sorted(self.fields)}

@@ -4,51 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 from harness.adapters.attached.server import Attached, attach, base_url, key_headers
 from harness.adapters.base import (
     AS_IT_IS,
     EngineError,
     EngineSettings,
-    ServerCounters,
-    Target,
     ToggleValue,
 )
 
 _WHY = "cannot be flipped here: somebody else started this server"
-
-
-class UrlEndpoint:
-    """A server that somebody else started, as a sweep sees it."""
-
-    def __init__(self, server: Attached) -> None:
-        self._server = server
-        self.target: Target | None = server.target
-        self.engine_version = server.engine_version
-        self.engine_kind = server.engine_kind
-        self.max_model_len = server.max_model_len
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Why its counters cannot be compared over the run, where that is so."""
-        return self._server.notes
-
-    def effective(self) -> Mapping[str, str]:
-        """Return nothing: no toggle value was requested of this server."""
-        return self._server.effective()
-
-    def counters(self) -> ServerCounters:
-        """Return the totals in its metrics; None for each that is not there."""
-        return self._server.counters()
-
-    def reset(self) -> None:
-        """Leave its caches as they are: they are not ours."""
-
-    def facts(self) -> Mapping[str, Any]:
-        """Return what was found out, with the request fields that it takes by now."""
-        fields = frozenset() if self.target is None else self.target.fields
-        return {**self._server.facts(), "fields": sorted(fields)}
 
 
 class UrlAdapter:
@@ -81,13 +46,13 @@ class UrlAdapter:
         """Return where the server is; nothing is started."""
         return ["attach", str(settings.url), settings.model]
 
-    def start(self, settings: EngineSettings) -> AbstractContextManager[UrlEndpoint]:
+    def start(self, settings: EngineSettings) -> AbstractContextManager[Attached]:
         """Attach to the server; leaving the context leaves it as it is. Raises `EngineError`."""
         return _attached(settings)
 
 
 @contextmanager
-def _attached(settings: EngineSettings) -> Iterator[UrlEndpoint]:
+def _attached(settings: EngineSettings) -> Iterator[Attached]:
     server = attach(
         settings.url or "",
         settings.model,
@@ -102,4 +67,4 @@ def _attached(settings: EngineSettings) -> Iterator[UrlEndpoint]:
         )
         error.add_note("lower base.max_model_len")
         raise error
-    yield UrlEndpoint(server)
+    yield server

@@ -77,7 +77,7 @@ class _Totals:
 class Attached:
     """An endpoint that somebody else started: its toggles cannot be flipped or proven here."""
 
-    target: Target
+    transport: Target
     engine_version: str
     engine_kind: str
     max_model_len: int | None  # None: the server does not report it
@@ -98,7 +98,7 @@ class Attached:
 
         None for all where they do not go on from those that were returned before.
         """
-        metrics = _metrics(self.target.url, self.target.headers)
+        metrics = _metrics(self.transport.url, self.transport.headers)
         series = [metrics.series(*names) for names in (*_COUNTERS.values(), (_QUEUED,))]
         if not self._totals.go_on({name: one[name] for one in series for name in one}):
             return ServerCounters()
@@ -111,10 +111,9 @@ class Attached:
     def facts(self) -> Mapping[str, Any]:
         """Return what was found out."""
         return {
-            "url": self.target.url,
+            "url": self.transport.url,
             "waited_s": self.waited_s,
             "cache_emptied": False,
-            "fields": sorted(self.target.fields),
             "assumptions": [],
         }
 
@@ -159,7 +158,7 @@ def attach(  # noqa: PLR0913  how to reach it, and how long to wait
         vocabulary=(vocabulary or _SAFE_VOCABULARY) if api == "completions" else None,
     )
     return Attached(
-        target=target,
+        transport=target,
         engine_version=version,
         engine_kind="simulated" if simulated else "real",
         max_model_len=known.get(model, {}).get("max_model_len"),

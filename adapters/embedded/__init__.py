@@ -3,9 +3,10 @@
 The rest of harness imports the engine and its step times from here, the server from `server`.
 """
 
-from harness.adapters.embedded.adapter import EmbeddedAdapter, EmbeddedEndpoint
+from harness.adapters.embedded.adapter import EmbeddedAdapter
 from harness.adapters.embedded.capacity import Capacity, DecodeStep, capacity, decode_floor
-from harness.adapters.embedded.engine import EngineCore, Sequence
+from harness.adapters.embedded.engine import Sequence
+from harness.adapters.embedded.in_process import InProcessEngine
 from harness.adapters.embedded.prediction import (
     ReportedValues,
     as_scheduled,
@@ -26,8 +27,7 @@ __all__ = [
     "Capacity",
     "DecodeStep",
     "EmbeddedAdapter",
-    "EmbeddedEndpoint",
-    "EngineCore",
+    "InProcessEngine",
     "ReportedValues",
     "Sequence",
     "StepCosts",

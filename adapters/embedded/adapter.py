@@ -10,7 +10,6 @@ from harness.adapters.base import (
     EngineError,
     EngineSettings,
     ServerCounters,
-    Target,
     ToggleValue,
     UnsupportedToggleError,
 )
@@ -20,6 +19,7 @@ from harness.adapters.embedded.engine import (
     SpeculativeConfig,
     StepTimer,
 )
+from harness.adapters.embedded.in_process import InProcessEngine
 from harness.adapters.embedded.step_time import (
     ASSUMPTIONS,
     Deployment,
@@ -44,15 +44,15 @@ class EmbeddedEndpoint:
 
     engine_version = VERSION
     engine_kind = "simulated"
-    target: Target | None = None
     notes: tuple[str, ...] = ()
 
     def __init__(self, settings: EngineSettings, core: EngineCore | None = None) -> None:
         """Make the core of `settings` on the hardware that they name; or take one."""
         self.core = core or EngineCore(engine_config(settings), step_time(settings))
         profile = step_profile(settings)
-        # What a request takes on its way into the engine; the roofline has none.
-        self.request_ns = round(profile.costs.request_s * 1e9) if profile else 0
+        # The roofline has no time for a request's way into the engine.
+        request_ns = round(profile.costs.request_s * 1e9) if profile else 0
+        self.transport = InProcessEngine(core=self.core, request_ns=request_ns)
         self._settings = settings
 
     def effective(self) -> Mapping[str, str]:

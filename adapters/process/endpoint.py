@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
-from harness.adapters.base import Target
 from harness.adapters.process.programs import env_for_report
 from harness.adapters.process.server import Server, ServerStart, running_server
 
@@ -29,7 +28,7 @@ class StartedEndpoint:
         self._settings = server.start.settings
         self.engine_version = str(reported.get("version") or version or "unknown")
         self.engine_kind = str(reported.get("engine_kind", "real"))
-        self.target: Target | None = server.target
+        self.transport = server.target
 
     def facts(self) -> Mapping[str, Any]:
         """Return how exactly this server was started."""

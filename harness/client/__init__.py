@@ -1,7 +1,7 @@
 """Clients: send one request, stamp every token, return a record."""
 
 from harness.client.base import Client, LiveClient, Request, failed_record, network_error_kind
-from harness.client.http import RequestOptions, allow_open_files, playable, takes_live
+from harness.client.http import RequestOptions, allow_open_files, playable
 from harness.client.reach import client_for
 from harness.client.virtual import VirtualClient
 
@@ -16,5 +16,4 @@ __all__ = [
     "failed_record",
     "network_error_kind",
     "playable",
-    "takes_live",
 ]

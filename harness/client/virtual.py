@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from harness.adapters.embedded import EngineCore, Sequence
+from harness.adapters import InProcessEngine
+from harness.adapters.embedded import Sequence
 from harness.client.base import Request
 from harness.client.http import continued, with_answers
 from harness.results.store import RequestRecord
@@ -23,17 +24,13 @@ class VirtualClient:
 
     def __init__(
         self,
-        core: EngineCore,
+        engine: InProcessEngine,
         loop: VirtualLoop,
-        request_ns: int = 0,
         expected: Iterable[Segment] = (),
     ) -> None:
-        """`request_ns` is what a request takes on its way into the engine.
-
-        `expected` are the texts of the prompts to come, which are then worked out many at once.
-        """
-        self._request_ns = request_ns
-        self._core = core
+        """`expected` are the texts of the prompts to come, which are then made many at once."""
+        self._request_ns = engine.request_ns
+        self._core = engine.core
         self._loop = loop
         self._texts = Texts(expected)
         self._waiting: dict[Sequence, asyncio.Future[None]] = {}

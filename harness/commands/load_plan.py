@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.adapters import EngineError, EngineSettings
-from harness.adapters.attached import UrlEndpoint, attach
+from harness.adapters.attached import Attached, attach
 from harness.experiment import AS_FOUND, RequestSets
 from harness.plan import PlannedArm, PlannedRun, RunConditions
 from harness.results import count
@@ -36,7 +36,7 @@ _OF_KINDS = {
 }
 
 
-def planned_load(arguments: argparse.Namespace) -> tuple[PlannedRun, UrlEndpoint]:
+def planned_load(arguments: argparse.Namespace) -> tuple[PlannedRun, Attached]:
     """Return the run that the command line describes, and the server, which is reached last.
 
     Raises `SpecError`, `WorkloadError`, `StoreError` or `EngineError`.
@@ -113,22 +113,20 @@ def _conditions(arguments: argparse.Namespace) -> RunConditions:
     )
 
 
-def _endpoint(arguments: argparse.Namespace) -> UrlEndpoint:
+def _endpoint(arguments: argparse.Namespace) -> Attached:
     """Return the server, once it answers. Raises `EngineError`."""
-    return UrlEndpoint(
-        attach(
-            arguments.url,
-            arguments.model,
-            api=arguments.api,
-            vocabulary=_vocabulary(arguments.tokenizer),
-            wait_s=(_duration("--wait", arguments.wait) or 0) / 1e9,
-            api_key_env=arguments.api_key_env,
-            waiting=_say,
-        )
+    return attach(
+        arguments.url,
+        arguments.model,
+        api=arguments.api,
+        vocabulary=_vocabulary(arguments.tokenizer),
+        wait_s=(_duration("--wait", arguments.wait) or 0) / 1e9,
+        api_key_env=arguments.api_key_env,
+        waiting=_say,
     )
 
 
-def _arm(arguments: argparse.Namespace, endpoint: UrlEndpoint) -> PlannedArm:
+def _arm(arguments: argparse.Namespace, endpoint: Attached) -> PlannedArm:
     """Return the server as the one arm of a plan: no toggle is set, its hardware is not known."""
     settings = EngineSettings(
         model=arguments.model,

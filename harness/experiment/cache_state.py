@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.adapters import Endpoint, EngineError
+from harness.adapters import Endpoint, EngineError, Transport
 from harness.load import ClosedLoop, RequestSet, Schedule
 from harness.results.store import RequestRecord
 from harness.workloads import Conversation, Turn, WorkloadError
@@ -47,12 +47,11 @@ class CacheStart:
         return {"state": self.state, **self.told}
 
 
-def fresh_salt(endpoint: Endpoint) -> str | None:
+def fresh_salt(endpoint: Endpoint, transport: Transport) -> str | None:
     """Return a salt that no request had before, where the cache cannot be emptied; else None."""
-    target = endpoint.target
-    if endpoint.facts().get("cache_emptied", True) or target is None:
+    if endpoint.facts().get("cache_emptied", True) or "cache_salt" not in transport.fields:
         return None
-    return secrets.token_hex(8) if "cache_salt" in target.fields else None
+    return secrets.token_hex(8)
 
 
 def primed(

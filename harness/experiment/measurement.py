@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from harness.adapters import Endpoint, EngineError, ServerCounters
-from harness.client import RequestOptions, takes_live
+from harness.adapters import Endpoint, EngineError, ServerCounters, Transport
+from harness.client import RequestOptions
 from harness.experiment.cache_state import (
     AS_FOUND,
     CacheFinding,
@@ -61,10 +61,16 @@ class _Start:
 
 
 class Measurement:
-    """One planned run on the engine behind `endpoint`."""
+    """One planned run on the engine behind `endpoint`; its requests go over `transport`."""
 
-    def __init__(self, run: PlannedRun, request_sets: RequestSets, endpoint: Endpoint) -> None:
-        self._run, self._endpoint = run, endpoint
+    def __init__(
+        self,
+        run: PlannedRun,
+        request_sets: RequestSets,
+        endpoint: Endpoint,
+        transport: Transport,
+    ) -> None:
+        self._run, self._endpoint, self._transport = run, endpoint, transport
         self._request_sets = request_sets
         self._request_set = request_sets.of(run)
 
@@ -98,7 +104,7 @@ class Measurement:
         leave_cache = run.conditions.cache == AS_FOUND
         return RequestOptions(
             seed=run.seed % _SEEDS,
-            cache_salt=None if leave_cache else fresh_salt(self._endpoint),
+            cache_salt=None if leave_cache else fresh_salt(self._endpoint, self._transport),
             timeout_s=run.conditions.request_timeout_s,
         )
 
@@ -110,7 +116,7 @@ class Measurement:
         on_progress: OnProgress = lambda _: None,
     ) -> Played:
         return play_on(
-            self._endpoint,
+            self._transport,
             request_set.schedule(self._run.load, ramp_ns),
             request_set.conversations,
             on_progress,
@@ -123,16 +129,16 @@ class Measurement:
 
         The slots of a closed loop start spread over it.
         """
-        run, endpoint = self._run, self._endpoint
+        run, transport = self._run, self._transport
         conversations = warm_up_conversations(
-            run, self._request_sets, virtual_time=endpoint.target is None
+            run, self._request_sets, virtual_time=transport.virtual_time
         )
         if not conversations:
             return 0
         slots = ClosedLoop(concurrency=run.load.concurrency or 1)
         options = RequestOptions(timeout_s=run.conditions.request_timeout_s)
         workers = run.conditions.workers or 1
-        played = play_on(endpoint, slots, conversations, lambda _: None, options, workers)
+        played = play_on(transport, slots, conversations, lambda _: None, options, workers)
         return mean_service_time_ns(played.records)
 
     def _prepared_cache(self, options: RequestOptions, ramp_ns: int) -> CacheStart:
@@ -145,7 +151,9 @@ class Measurement:
         def play(
             schedule: Schedule, conversations: tuple[Conversation, ...]
         ) -> list[RequestRecord]:
-            return play_on(endpoint, schedule, conversations, lambda _: None, options).records
+            return play_on(
+                self._transport, schedule, conversations, lambda _: None, options
+            ).records
 
         if run.conditions.cache == "primed":
             at_once = run.load.concurrency or run.load.max_concurrency or 1
@@ -174,7 +182,7 @@ class Measurement:
         What the server counts then holds the requests that were cut off too, and proves nothing.
         """
         records, endpoint = played.records, self._endpoint
-        known = _played_facts(endpoint, played, start.time)
+        known = self._played_facts(played, start.time)
         counters, odd = ServerCounters(), tuple[str, ...]()
         if cut_short is None:
             try:
@@ -187,7 +195,7 @@ class Measurement:
                     facts=known,
                     engine_died=True,
                 )
-        engine_facts = dict(endpoint.facts())
+        engine_facts = {**endpoint.facts(), **self._transport.facts()}
         block_tokens = engine_facts.get("block_size")
         ceiling = self._ceiling(block_tokens, start.cache)
         triples = self._triples(counters, ceiling, engine_facts.get("kv_tokens"))
@@ -235,13 +243,25 @@ class Measurement:
             run.arm.settings, endpoint.effective(), counters, exercise, endpoint.engine_kind
         )
 
+    def _played_facts(self, played: Played, started: datetime) -> dict[str, Any]:
+        """Return what is known of any run that was played."""
+        facts = {
+            "engine_version": self._endpoint.engine_version,
+            "engine_kind": self._endpoint.engine_kind,
+            "clock": played.clock,
+            "clock_origin_ns": played.origin_ns,
+            "client": played.client,
+            "started": started.isoformat(timespec="seconds"),
+        }
+        return facts if self._transport.live_history else {**facts, "history": "recorded"}
+
     def _request_facts(self, records: list[RequestRecord]) -> dict[str, Any]:
         """Return what a diagnosis needs of the requests, and what a server counted of prompts."""
-        arm, request_set, target = self._run.arm, self._request_set, self._endpoint.target
+        arm, request_set, transport = self._run.arm, self._request_set, self._transport
         facts = diagnosis_facts(arm.settings if arm.gpus is not None else None, request_set)
-        if target is None:
+        if not transport.counts_prompts:
             return facts
-        return {**facts, "prompts": prompt_counts(records, request_set.conversations, target)}
+        return {**facts, "prompts": prompt_counts(records, request_set.conversations, transport)}
 
     def _judge(
         self, records: list[RequestRecord], triples: Mapping[str, Triple], cache_fault: str | None
@@ -256,25 +276,6 @@ class Measurement:
         if failed > self._run.conditions.max_failed_share * len(records):
             return "failed", f"{failed} of {len(records)} requests failed"
         return "ok", None
-
-
-def _played_facts(endpoint: Endpoint, played: Played, started: datetime) -> dict[str, Any]:
-    """Return what is known of any run that was played."""
-    return {
-        "engine_version": endpoint.engine_version,
-        "engine_kind": endpoint.engine_kind,
-        "clock": played.clock,
-        "clock_origin_ns": played.origin_ns,
-        "client": played.client,
-        "started": started.isoformat(timespec="seconds"),
-        **_lesser_history(endpoint),
-    }
-
-
-def _lesser_history(endpoint: Endpoint) -> dict[str, str]:
-    """Return that history is recorded where the server cannot be asked live; else nothing."""
-    target = endpoint.target
-    return {} if target is None or takes_live(target) else {"history": "recorded"}
 
 
 def words(error: EngineError) -> str:

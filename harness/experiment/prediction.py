@@ -40,7 +40,8 @@ def predict(run: PlannedRun, request_sets: RequestSets, measured: Outcome) -> Pr
     try:
         endpoint = predicted_endpoint(settings, reported)
         as_planned = replace(run, arm=replace(run.arm, settings=settings))
-        outcome = Measurement(as_planned, request_sets, endpoint).take(lambda _: None)
+        measurement = Measurement(as_planned, request_sets, endpoint, endpoint.transport)
+        outcome = measurement.take(lambda _: None)
         basis = prediction_basis(settings)
         return Prediction(
             records=outcome.records, facts={**basis, "roof": _roof(settings, measured.records)}

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from harness.adapters import Endpoint, Target
+from harness.adapters import Target, Transport
 from harness.client import RequestOptions
 from harness.load import ClosedLoop, play_http
-from harness.plan import PlannedRun
 from harness.results.store import RequestRecord
 from harness.results.warnings import one_line
 from harness.workloads import Conversation, Segment, Turn, text_names
@@ -34,72 +33,64 @@ Try = Callable[[Target], RequestRecord]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """How a server is to be asked, and what a reader must know of it."""
+    """A transport without what its server refuses, and what a reader must know of that."""
 
-    target: Target
+    transport: Transport
     notes: tuple[str, ...] = ()
 
 
-def leave_out_refused(endpoint: Endpoint, run: PlannedRun) -> tuple[str, ...]:
-    """Send the server of `endpoint` no more of what it refuses; return what a reader must know.
+def probe(transport: Transport, timeout_s: float | None) -> Probed:
+    """Return `transport` without what its server refuses; as it is where that is not known.
 
-    Versions differ in what they take, and somebody else's server may be anything.
+    Versions differ in what they take, and somebody else's server may be anything. Sends one request
+    for one token, and a few more where that one is refused.
     """
-    if endpoint.target is None:
-        return ()
-    found = probe(endpoint.target, RequestOptions(timeout_s=run.conditions.request_timeout_s))
-    endpoint.target = found.target
-    return found.notes
+    if not transport.may_refuse_fields:
+        return Probed(transport=transport)
+    options = RequestOptions(timeout_s=min(timeout_s or _LONGEST_S, _LONGEST_S))
+    text = Segment(text_names(options.seed, "probe", [0])[0], _PROMPT_TOKENS)
+    conversation = Conversation(
+        conversation_id="probe", turns=(Turn(prompt=(text,), output_tokens=1),)
+    )
 
-
-def probe(target: Target, asking: RequestOptions) -> Probed:
-    """Return `target` without what the server refuses; as it is where the server tells no more.
-
-    Sends one request for one token, and a few more where that one is refused.
-    """
-    limit_s = min(asking.timeout_s or _LONGEST_S, _LONGEST_S)
-    asking = replace(asking, timeout_s=limit_s)
-    text = Segment(text_names(asking.seed, "probe", [0])[0], _PROMPT_TOKENS)
-    asked = Conversation(conversation_id="probe", turns=(Turn(prompt=(text,), output_tokens=1),))
-
-    def ask(as_target: Target) -> RequestRecord:
+    def send(target: Target) -> RequestRecord:
         once = ClosedLoop(concurrency=1)
-        (record,) = play_http(as_target, once, (asked,), lambda _: None, asking).records
+        (record,) = play_http(target, once, (conversation,), lambda _: None, options).records
         return record
 
-    return settled(target, ask)
+    return settled(transport, send)
 
 
-def settled(target: Target, ask: Try) -> Probed:
-    """Return what `ask` says that the server takes.
+def settled(target: Target, send: Try) -> Probed:
+    """Return what the server takes, found out by `send`.
 
     What the refusal names is left out first, then each field by itself; where that is not enough,
     all are left out, at last the token ids too, and added again one by one.
     """
-    first = ask(target)
+    first = send(target)
     if not refused(first):
-        return Probed(target=target)
+        return Probed(transport=target)
     words = first.error or ""
     for name in sorted(_optional(target), key=lambda name: name not in words):
         less = _without(target, name)
-        if not refused(ask(less)):
-            return Probed(target=less, notes=(_note(name, words),))
+        if not refused(send(less)):
+            return Probed(transport=less, notes=(_note(name, words),))
     for barest in _barest(target):
-        if not refused(ask(barest)):
-            return _refilled(target, barest, ask, words)
-    return Probed(target=target)  # it is none of the fields; the load tells what it is
+        if not refused(send(barest)):
+            return _refilled(target, barest, send, words)
+    return Probed(transport=target)  # it is none of the fields; the load tells what it is
 
 
-def _refilled(target: Target, barest: Target, ask: Try, words: str) -> Probed:
+def _refilled(target: Target, barest: Target, send: Try, words: str) -> Probed:
     kept = barest
     for name in reversed(_optional(target)):
         more = replace(kept, fields=kept.fields | {name})
-        if not refused(ask(more)):
+        if not refused(send(more)):
             kept = more
     notes = [_note(name, words) for name in _optional(target) if name not in kept.fields]
     if kept.vocabulary is None and target.vocabulary is not None:
         notes.append(f"the server refuses prompts of token ids ({one_line(words)}): {_TEXT}")
-    return Probed(target=kept, notes=tuple(notes))
+    return Probed(transport=kept, notes=tuple(notes))
 
 
 def _barest(target: Target) -> Iterator[Target]:

@@ -11,7 +11,7 @@ from harness import __version__
 from harness.adapters import Endpoint
 from harness.experiment.manifest import Outcome, harness_facts, run_manifest
 from harness.experiment.measurement import Measurement, MeasurementInterrupted
-from harness.experiment.probe import leave_out_refused, refused
+from harness.experiment.probe import Probed, probe, refused
 from harness.experiment.request_sets import RequestSets
 from harness.interrupts import answering_interrupts
 from harness.load import OnProgress
@@ -56,18 +56,20 @@ def _measured(
     fields that it does not take, and the run starts again without them. An open loop would be
     refused for its whole length, so its server is probed first.
     """
-    measurement = Measurement(run, request_sets, endpoint)
+    found, timeout_s = Probed(transport=endpoint.transport), run.conditions.request_timeout_s
     if run.load.mode != "concurrency":
-        notes = leave_out_refused(endpoint, run)
-        outcome = _taken(measurement, on_progress)
-        return replace(outcome, notes=(*notes, *outcome.notes))
-    outcome, target = _taken(measurement, on_progress), endpoint.target
-    if outcome.status == "interrupted" or not all(map(refused, outcome.records)):
-        return outcome
-    notes = leave_out_refused(endpoint, run)
-    if endpoint.target != target:
-        outcome = _taken(measurement, lambda _: None)
-    return replace(outcome, notes=(*notes, *outcome.notes))
+        found = probe(endpoint.transport, timeout_s)
+    outcome = _taken(Measurement(run, request_sets, endpoint, found.transport), on_progress)
+    if run.load.mode == "concurrency" and _all_refused(outcome):
+        found = probe(endpoint.transport, timeout_s)
+        if found.transport != endpoint.transport:
+            again = Measurement(run, request_sets, endpoint, found.transport)
+            outcome = _taken(again, lambda _: None)
+    return replace(outcome, notes=(*found.notes, *outcome.notes))
+
+
+def _all_refused(outcome: Outcome) -> bool:
+    return outcome.status != "interrupted" and all(map(refused, outcome.records))
 
 
 def _taken(measurement: Measurement, on_progress: OnProgress) -> Outcome:

@@ -15,7 +15,7 @@ from harness.adapters import Endpoint, EngineAdapter, EngineError
 from harness.experiment.manifest import Outcome, harness_facts, run_manifest
 from harness.experiment.measurement import Measurement, words
 from harness.experiment.prediction import predict
-from harness.experiment.probe import leave_out_refused
+from harness.experiment.probe import probe
 from harness.experiment.request_sets import RequestSets
 from harness.plan import Plan, PlannedArm, PlannedRun
 from harness.plan.printed import plan_document
@@ -114,13 +114,15 @@ class Sweep:
                 self._check_starts(arm)
                 with self._started(arm, left[0].block, progress) as endpoint:
                     self._starts[arm.label] = None
-                    refused = leave_out_refused(endpoint, left[0])
+                    found = probe(endpoint.transport, self._plan.spec.request_timeout_s)
                     while left and not asked:
                         run, asked = left[0], True
                         progress.started(run, self._request_sets.of(run).requests)
-                        measurement = Measurement(run, self._request_sets, endpoint)
+                        measurement = Measurement(
+                            run, self._request_sets, endpoint, found.transport
+                        )
                         outcome = measurement.take(progress.answered)
-                        outcome = replace(outcome, notes=(*refused, *outcome.notes))
+                        outcome = replace(outcome, notes=(*found.notes, *outcome.notes))
                         left.pop(0)
                         asked = outcome.engine_died
                         yield run, outcome

@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.adapters import Endpoint, Target
-from harness.adapters.embedded import EmbeddedEndpoint
+from harness.adapters import InProcessEngine, Target, Transport
 from harness.client import RequestOptions, VirtualClient, playable
 from harness.interrupts import Interrupts, answering_interrupts
 from harness.load.client_facts import client_facts
@@ -46,19 +45,17 @@ class PlayInterrupted(KeyboardInterrupt):
 
 
 def play_on(
-    endpoint: Endpoint,
+    transport: Transport,
     schedule: Schedule,
     conversations: tuple[Conversation, ...],
     on_progress: OnProgress,
     asking: RequestOptions | None = None,
     workers: int = 1,
 ) -> Played:
-    """Return the records of one run against `endpoint`, over HTTP or in this process."""
-    if endpoint.target is not None:
-        return play_http(endpoint.target, schedule, conversations, on_progress, asking, workers)
-    if not isinstance(endpoint, EmbeddedEndpoint):
-        raise TypeError(f"no client reaches {type(endpoint).__name__}")
-    return _play_virtual(endpoint, schedule, conversations, on_progress)
+    """Return the records of one run over `transport`; the only place that chooses its client."""
+    if transport.virtual_time:
+        return _play_virtual(transport, schedule, conversations, on_progress)
+    return play_http(transport, schedule, conversations, on_progress, asking, workers)
 
 
 def play_http(
@@ -129,7 +126,7 @@ def _offered(shares: Sequence[Shard], on_progress: OnProgress) -> list[ShardResu
 
 
 def _play_virtual(
-    endpoint: EmbeddedEndpoint,
+    engine: InProcessEngine,
     schedule: Schedule,
     conversations: tuple[Conversation, ...],
     on_progress: OnProgress,
@@ -137,7 +134,7 @@ def _play_virtual(
     async def asks() -> list[RequestRecord]:
         loop = virtual_loop()
         texts = (part for one in conversations for turn in one.turns for part in turn.prompt)
-        client = VirtualClient(endpoint.core, loop, endpoint.request_ns, texts)
+        client = VirtualClient(engine, loop, texts)
         return await play(
             client, VirtualClock(loop), schedule, conversations, progress=lambda _: on_progress(1)
         )

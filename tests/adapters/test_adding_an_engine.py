@@ -13,7 +13,7 @@ from repository import ROOT, STAND_INS
 from stand_in import processes_with
 
 from harness import adapters
-from harness.adapters.base import EngineAdapter
+from harness.adapters.endpoint import EngineAdapter
 from harness.cli import main
 
 pytestmark = pytest.mark.skipif(

@@ -3,7 +3,7 @@
 from harness.client.http.aiohttp_client import AiohttpClient
 from harness.client.http.client import HttpClient
 from harness.client.http.descriptors import allow_open_files
-from harness.client.http.live_history import continued, playable, takes_live, with_answers
+from harness.client.http.live_history import continued, playable, with_answers
 from harness.client.http.request_body import RequestOptions, endpoint
 
 __all__ = [
@@ -14,6 +14,5 @@ __all__ = [
     "continued",
     "endpoint",
     "playable",
-    "takes_live",
     "with_answers",
 ]

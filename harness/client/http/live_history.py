@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.adapters import Target
+from harness.adapters import Target, Transport
 from harness.client.base import Request
 from harness.client.http.exchange import Exchange
 from harness.client.http.http1 import NotHttpError, read_body, read_head
@@ -26,23 +26,17 @@ _IDS = re.compile(rb'"token_ids": ?\[([0-9, ]*)\]')
 _DONE = b"[DONE]"
 
 
-def takes_live(target: Target) -> bool:
-    """Return whether a server returns the token ids of its answers and takes prompts of ids."""
-    by_ids = target.api == "completions" and target.vocabulary is not None
-    return by_ids and bool(_TOKEN_ID_FIELDS.keys() & target.fields)
-
-
 def token_id_fields(target: Target) -> dict[str, bool]:
     """Return the fields of a body by which `target` returns the token ids of its answer."""
     return {name: value for name, value in _TOKEN_ID_FIELDS.items() if name in target.fields}
 
 
 def playable(
-    target: Target | None, conversations: Sequence[Conversation]
+    transport: Transport, conversations: Sequence[Conversation]
 ) -> tuple[tuple[Conversation, ...], tuple[str, ...]]:
-    """Return the conversations as `target` can play them, and notes on what differs."""
+    """Return the conversations as `transport` can play them, and notes on what differs."""
     chats = tuple(conversations)
-    if target is None or takes_live(target) or not any(one.live for one in chats):
+    if transport.live_history or not any(one.live for one in chats):
         return chats, ()
     note = (
         "this server tells no token ids of its answers: its history is recorded, not live, and "

@@ -17,7 +17,8 @@ from raw_server import raw_server
 
 from harness.adapters import ENGINES
 from harness.adapters.attached.server import attach
-from harness.adapters.base import EngineAdapter, EngineError
+from harness.adapters.base import EngineError
+from harness.adapters.endpoint import EngineAdapter
 from harness.experiment.sweep import Sweep
 from harness.plan.make import make_plan
 from harness.plan.planned import Plan
@@ -192,8 +193,8 @@ def test_the_usual_variable_is_not_read_unless_it_is_asked_for(
     """A key for one server is not sent to another that happens to be loaded."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with keyed_server(None) as (url, _):
-        assert attach(url, MODEL).target.headers == {}
-        assert KEY in str(attach(url, MODEL, api_key_env="OPENAI_API_KEY").target.headers)
+        assert attach(url, MODEL).transport.headers == {}
+        assert KEY in str(attach(url, MODEL, api_key_env="OPENAI_API_KEY").transport.headers)
 
 
 def test_a_request_longer_than_the_server_takes_is_found_before_the_first(tmp_path: Path) -> None:

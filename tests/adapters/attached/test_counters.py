@@ -41,7 +41,7 @@ def rate(monkeypatch: pytest.MonkeyPatch, *pages: str | None) -> tuple[float | N
 
     monkeypatch.setattr(attach, "query", answer)
     server = Attached(
-        target=Target(url="http://h", model="m", api="completions"),
+        transport=Target(url="http://h", model="m", api="completions"),
         engine_version="1",
         engine_kind="real",
         max_model_len=None,
@@ -127,7 +127,7 @@ def test_a_page_that_loses_what_it_told_is_not_read(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(attach, "query", answer)
     server = Attached(
-        target=Target(url="http://h", model="m", api="completions"),
+        transport=Target(url="http://h", model="m", api="completions"),
         engine_version="1",
         engine_kind="real",
         max_model_len=None,

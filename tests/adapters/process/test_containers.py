@@ -18,7 +18,8 @@ from stand_in_docker import ask
 from trtllm_settings import PATIENCE
 from trtllm_settings import settings as trtllm_settings
 
-from harness.adapters.base import EngineAdapter, EngineError, EngineSettings, ToggleValue
+from harness.adapters.base import EngineError, EngineSettings, ToggleValue
+from harness.adapters.endpoint import EngineAdapter
 from harness.adapters.process.containers import image_version
 from harness.adapters.process.launch import Launched
 from harness.adapters.process.programs import MissingProgramError

@@ -31,9 +31,8 @@ NGRAM = ToggleValue("ngram", (("tokens", 4),))
 
 
 def complete(endpoint: SglangEndpoint, prompt: list[int], tokens: int = 4) -> Any:
-    assert endpoint.target is not None
-    question = {"model": endpoint.target.model, "prompt": prompt, "max_tokens": tokens}
-    return query(endpoint.target.url, "/v1/completions", question, timeout_s=20.0).json()
+    question = {"model": endpoint.transport.model, "prompt": prompt, "max_tokens": tokens}
+    return query(endpoint.transport.url, "/v1/completions", question, timeout_s=20.0).json()
 
 
 def moves(endpoint: SglangEndpoint) -> ServerCounters:
@@ -66,11 +65,10 @@ def test_a_started_engine_says_what_it_is() -> None:
     asked = replace(settings(), env={"SGLANG_LOG_MS": "1", "SGLANG_KEY": "s3cret"})
     with ADAPTER.start(asked) as endpoint:
         facts = endpoint.facts()
-        assert endpoint.target is not None
-        assert endpoint.target.url.startswith("http://127.0.0.1:")
-        assert endpoint.target.model == asked.model
-        assert "cache_salt" not in endpoint.target.fields
-        assert "continuous_usage_stats" in endpoint.target.fields
+        assert endpoint.transport.url.startswith("http://127.0.0.1:")
+        assert endpoint.transport.model == asked.model
+        assert "cache_salt" not in endpoint.transport.fields
+        assert "continuous_usage_stats" in endpoint.transport.fields
         assert (endpoint.engine_version, endpoint.engine_kind) == (NEWEST, "stand-in")
         assert (facts["kv_tokens"], facts["block_size"], facts["running_limit"]) == (128_000, 1, 8)
         assert facts["command"][3:5] == ["--model-path", asked.model]

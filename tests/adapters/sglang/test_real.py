@@ -67,15 +67,14 @@ def real_settings(
 
 
 def complete(endpoint: SglangEndpoint, prompt: Sequence[int], tokens: int = 20) -> Any:
-    assert endpoint.target is not None
     question = {
-        "model": endpoint.target.model,
+        "model": endpoint.transport.model,
         "prompt": list(prompt),
         "max_tokens": tokens,
         "ignore_eos": True,
         "temperature": 0,
     }
-    answer = query(endpoint.target.url, "/v1/completions", question, timeout_s=120.0)
+    answer = query(endpoint.transport.url, "/v1/completions", question, timeout_s=120.0)
     assert answer.status == 200, answer.text
     return answer.json()
 
@@ -113,8 +112,7 @@ def cached(answer: Any) -> int:
 
 def open_stream(endpoint: SglangEndpoint) -> http.client.HTTPConnection:
     """Return the connection of a long answer of which something has come."""
-    assert endpoint.target is not None
-    port = urlsplit(endpoint.target.url).port or 0
+    port = urlsplit(endpoint.transport.url).port or 0
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     question = {"model": MODEL, "prompt": "a", "max_tokens": 1900, "stream": True}
     body = json.dumps({**question, "ignore_eos": True})
@@ -196,8 +194,7 @@ def test_the_baseline_runs_is_proven_and_dies_with_a_reason(tmp_path: Path) -> N
     assert seen.cached_prompt_tokens == len(LONG) - 1
     assert (seen.partial_prefill_steps or 0) >= 2  # 1490 tokens in chunks of 512
     assert endpoint.engine_kind == "real"
-    assert endpoint.target is not None
-    assert endpoint.target.vocabulary is not None
+    assert endpoint.transport.vocabulary is not None
     assert (cold, warm) == (0, len(LONG) - 1)
     assert "worker died" in str(caught.value)
     assert "scheduler_0" in caught.value.__notes__[0]

@@ -40,9 +40,8 @@ READER = "iteration records"  # the thread's name
 
 
 def complete(endpoint: TensorRtLlmEndpoint, prompt: list[int], tokens: int = 4, **more: Any) -> Any:
-    assert endpoint.target is not None
-    asked = {"model": endpoint.target.model, "prompt": prompt, "max_tokens": tokens, **more}
-    return query(endpoint.target.url, "/v1/completions", asked, timeout_s=30.0)
+    asked = {"model": endpoint.transport.model, "prompt": prompt, "max_tokens": tokens, **more}
+    return query(endpoint.transport.url, "/v1/completions", asked, timeout_s=30.0)
 
 
 def verdicts(asked: EngineSettings) -> Mapping[str, Triple]:
@@ -91,10 +90,9 @@ def test_a_started_engine_says_what_it_is(tmp_path: Path) -> None:
     with ADAPTER.start(asked) as endpoint:
         endpoint.reset()
         facts = endpoint.facts()
-        assert endpoint.target is not None
-        assert endpoint.target.url.startswith("http://127.0.0.1:")
-        assert (endpoint.target.model, endpoint.target.vocabulary) == (model.name, 4096)
-        assert endpoint.target.fields == {
+        assert endpoint.transport.url.startswith("http://127.0.0.1:")
+        assert (endpoint.transport.model, endpoint.transport.vocabulary) == (model.name, 4096)
+        assert endpoint.transport.fields == {
             "seed",
             "detokenize",
             "ignore_eos",

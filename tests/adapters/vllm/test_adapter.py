@@ -31,9 +31,8 @@ NGRAM = ToggleValue("ngram", (("tokens", 4),))
 
 
 def complete(endpoint: VllmEndpoint, prompt: list[int], tokens: int = 4) -> Any:
-    assert endpoint.target is not None
-    question = {"model": endpoint.target.model, "prompt": prompt, "max_tokens": tokens}
-    return query(endpoint.target.url, "/v1/completions", question, timeout_s=20.0).json()
+    question = {"model": endpoint.transport.model, "prompt": prompt, "max_tokens": tokens}
+    return query(endpoint.transport.url, "/v1/completions", question, timeout_s=20.0).json()
 
 
 def verdicts(asked: EngineSettings, prefix: list[int] = SHARED) -> Mapping[str, Triple]:
@@ -61,10 +60,9 @@ def test_a_started_engine_says_what_it_is() -> None:
     asked = replace(settings(), env={"VLLM_LOGGING_LEVEL": "INFO", "VLLM_API_KEY": "s3cret"})
     with ADAPTER.start(asked) as endpoint:
         facts = endpoint.facts()
-        assert endpoint.target is not None
-        assert endpoint.target.url.startswith("http://127.0.0.1:")
-        assert endpoint.target.model == asked.model
-        assert "continuous_usage_stats" in endpoint.target.fields
+        assert endpoint.transport.url.startswith("http://127.0.0.1:")
+        assert endpoint.transport.model == asked.model
+        assert "continuous_usage_stats" in endpoint.transport.fields
         assert (endpoint.engine_version, endpoint.engine_kind) == ("0.32.0", "stand-in")
         assert facts["kv_tokens"] == 128_000
         assert facts["command"][3:5] == ["serve", asked.model]
@@ -324,13 +322,13 @@ def test_a_context_that_the_model_does_not_know_is_found_by_the_plan(tmp_path: P
 def test_an_engine_on_the_client_s_processors_gives_way_to_it() -> None:
     """It would make the client late by whole slices of a processor's time."""
     with ADAPTER.start(replace(settings(), gpu="cpu")) as endpoint:
-        (pid,) = processes_with(endpoint.target.model if endpoint.target else "none")[-1:]
+        (pid,) = processes_with(endpoint.transport.model)[-1:]
         assert os.getpriority(os.PRIO_PROCESS, pid) == 19
         group = Path(f"/proc/{pid}/autogroup")
         if group.exists():  # Linux shares the processors out by sessions
             assert group.read_text(encoding="ascii").endswith("nice 19\n")
     with ADAPTER.start(settings()) as endpoint:
-        pids = processes_with(endpoint.target.model if endpoint.target else "none")
+        pids = processes_with(endpoint.transport.model)
         assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in pids} == {
             os.getpriority(os.PRIO_PROCESS, 0)
         }

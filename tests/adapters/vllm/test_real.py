@@ -64,15 +64,14 @@ def real_settings(folder: Path, **toggles: str | ToggleValue) -> EngineSettings:
 
 
 def complete(endpoint: VllmEndpoint, prompt: Sequence[int], tokens: int = 20) -> Any:
-    assert endpoint.target is not None
     question = {
-        "model": endpoint.target.model,
+        "model": endpoint.transport.model,
         "prompt": list(prompt),
         "max_tokens": tokens,
         "ignore_eos": True,
         "temperature": 0,
     }
-    answer = query(endpoint.target.url, "/v1/completions", question, timeout_s=60.0)
+    answer = query(endpoint.transport.url, "/v1/completions", question, timeout_s=60.0)
     assert answer.status == 200, answer.text
     return answer.json()["usage"]
 
@@ -184,8 +183,7 @@ def test_the_baseline_runs_is_proven_and_dies_with_a_reason(tmp_path: Path) -> N
     assert effective["block_size"] == "128"
     assert (effective["cuda_graphs"], effective["overlap_scheduling"]) == ("off", "off")
     assert endpoint.engine_kind == "real"
-    assert endpoint.target is not None
-    assert endpoint.target.vocabulary is not None
+    assert endpoint.transport.vocabulary is not None
     assert (cold, warm) == (0, 1490 // 128 * 128)
     assert "EngineDead" in "".join(caught.value.__notes__)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
@@ -231,9 +229,8 @@ def test_the_opposite_of_the_baseline_runs_and_is_proven(
 
 def open_stream(endpoint: VllmEndpoint) -> http.client.HTTPConnection:
     """Return the connection of a long answer of which something has come."""
-    assert endpoint.target is not None
     connection = http.client.HTTPConnection(
-        "127.0.0.1", urlsplit(endpoint.target.url).port or 0, timeout=30
+        "127.0.0.1", urlsplit(endpoint.transport.url).port or 0, timeout=30
     )
     question = {
         "model": MODEL,

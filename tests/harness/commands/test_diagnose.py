@@ -182,7 +182,7 @@ def test_an_attached_server_tells_its_queue(monkeypatch: pytest.MonkeyPatch) -> 
     pages = iter((QUEUE, QUEUE.replace("1.25", "3.5")))
     monkeypatch.setattr(attach, "query", lambda *_, **__: HttpReply(200, next(pages).encode()))
     server = Attached(
-        target=Target(url="http://h", model="m"),
+        transport=Target(url="http://h", model="m"),
         engine_version="1",
         engine_kind="real",
         max_model_len=None,

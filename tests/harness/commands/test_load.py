@@ -16,7 +16,7 @@ from command_line import harness
 from relays import below_a_path, tls_relay
 
 from harness.adapters import ENGINES
-from harness.adapters.base import EngineAdapter
+from harness.adapters.endpoint import EngineAdapter
 from harness.experiment.sweep import Sweep
 from harness.plan.make import make_plan
 from harness.plan.planned import PlannedArm, PlannedRun

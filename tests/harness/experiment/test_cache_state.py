@@ -277,20 +277,23 @@ class NotEmptied:
     """An endpoint whose cache stays."""
 
     def __init__(self, fields: frozenset[str], emptied: bool) -> None:
-        self.target = Target(url="http://127.0.0.1:1", model="m", fields=fields)
+        self.transport = Target(url="http://127.0.0.1:1", model="m", fields=fields)
         self._emptied = emptied
 
     def facts(self) -> dict[str, Any]:
         return {} if self._emptied else {"cache_emptied": False}
 
 
+def salt_of(endpoint: Any) -> str | None:
+    return fresh_salt(endpoint, endpoint.transport)
+
+
 def test_a_salt_is_fresh_and_only_where_the_cache_stays() -> None:
     """Two runs have two salts, so neither finds what the other left."""
-    make: Callable[..., Any] = NotEmptied
-    stays = make(frozenset({"cache_salt"}), emptied=False)
+    stays = NotEmptied(frozenset({"cache_salt"}), emptied=False)
 
-    first, second = fresh_salt(stays), fresh_salt(stays)
+    first, second = salt_of(stays), salt_of(stays)
     assert first is not None
     assert first != second
-    assert fresh_salt(make(frozenset(), emptied=False)) is None
-    assert fresh_salt(make(frozenset({"cache_salt"}), emptied=True)) is None
+    assert salt_of(NotEmptied(frozenset(), emptied=False)) is None
+    assert salt_of(NotEmptied(frozenset({"cache_salt"}), emptied=True)) is None

@@ -40,7 +40,7 @@ def test_a_server_that_takes_all_is_asked_once() -> None:
 
     found = settled(TARGET, ask)
 
-    assert (found.target, found.notes, len(seen)) == (TARGET, (), 1)
+    assert (found.transport, found.notes, len(seen)) == (TARGET, (), 1)
 
 
 @pytest.mark.parametrize("name", sorted(ALL - {"include_usage"}))
@@ -50,7 +50,7 @@ def test_a_field_that_is_refused_is_left_out_and_named(name: str) -> None:
 
     found = settled(TARGET, ask)
 
-    assert found.target == replace(TARGET, fields=ALL - {name})
+    assert found.transport == replace(TARGET, fields=ALL - {name})
     assert len(seen) == 2
     (note,) = found.notes
     assert f"(unknown field \\x1b{name}), so it is not sent: " in note
@@ -60,7 +60,7 @@ def test_without_usage_there_is_no_running_usage() -> None:
     """The one is an option of the other."""
     ask, _ = refusing("include_usage", words="stream_options: include_usage")
 
-    assert settled(TARGET, ask).target.fields == {"seed", "ignore_eos"}
+    assert settled(TARGET, ask).transport.fields == {"seed", "ignore_eos"}
 
 
 def test_several_that_are_refused_are_all_left_out() -> None:
@@ -69,7 +69,7 @@ def test_several_that_are_refused_are_all_left_out() -> None:
 
     found = settled(TARGET, ask)
 
-    assert found.target.fields == {"include_usage", "continuous_usage_stats"}
+    assert found.transport.fields == {"include_usage", "continuous_usage_stats"}
     assert [note.split()[3] for note in found.notes] == ["ignore_eos", "seed"]
 
 
@@ -79,7 +79,7 @@ def test_token_ids_that_are_refused_go_out_as_text() -> None:
 
     found = settled(TARGET, ask)
 
-    assert found.target == replace(TARGET, vocabulary=None, fields=ALL - {"seed"})
+    assert found.transport == replace(TARGET, vocabulary=None, fields=ALL - {"seed"})
     assert "prompts go out as text" in found.notes[-1]
 
 
@@ -89,7 +89,7 @@ def test_where_leaving_out_does_not_help_nothing_is_left_out() -> None:
     def ask(_: Target) -> RequestRecord:
         return failed_record(a_request(), 0, closed_ns=1, kind="http_400", text="no such model")
 
-    assert settled(TARGET, ask).target == TARGET
+    assert settled(TARGET, ask).transport == TARGET
 
 
 def strict(is_bad: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]], bytes]:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from harness.adapters import ENGINES
-from harness.adapters.base import EngineAdapter, EngineError, EngineSettings, ToggleValue
+from harness.adapters.base import EngineError, EngineSettings, ToggleValue
 from harness.adapters.embedded.adapter import EmbeddedAdapter, EmbeddedEndpoint
+from harness.adapters.endpoint import EngineAdapter
 from harness.experiment.sweep import Sweep
 from harness.plan.make import make_plan
 from harness.plan.planned import Plan, PlannedArm, PlannedRun

@@ -204,7 +204,7 @@ def test_it_can_be_attached_to() -> None:
 
     assert attached.engine_kind == "simulated"
     assert attached.max_model_len == 131_072
-    assert "ignore_eos" in attached.target.fields
+    assert "ignore_eos" in attached.transport.fields
     assert health.status == 200
 
 

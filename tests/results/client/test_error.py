@@ -343,8 +343,7 @@ def test_a_load_by_an_invalid_client_is_exit_1(
     """`harness load` prints the certificate beside the figures, and does not vouch for INVALID."""
     summary = summarize(store(tmp_path / "s", {"baseline": late_ms}))
     server = SimpleNamespace(engine_version="1", engine_kind="real", max_model_len=None)
-    monkeypatch.setattr(load_plan, "UrlEndpoint", lambda _: server)
-    monkeypatch.setattr(load_plan, "attach", lambda *_, **__: None)
+    monkeypatch.setattr(load_plan, "attach", lambda *_, **__: server)
     monkeypatch.setattr(load_command, "run_alone", lambda *_: summary)
 
     assert main(["load", "http://127.0.0.1:1", "--model", "m"]) == code

@@ -166,7 +166,7 @@ def play_virtually(
 
     async def main() -> list[RequestRecord]:
         loop = virtual_loop()
-        client = VirtualClient(EmbeddedEndpoint(settings).core, loop)
+        client = VirtualClient(EmbeddedEndpoint(settings).transport, loop)
         return await play(client, VirtualClock(loop), schedule, asked)
 
     return run_virtual(main())

@@ -13,6 +13,7 @@ from engine_play import LinearTimer, config
 from harness.adapters.embedded.engine.core import EngineCore
 from harness.adapters.embedded.engine.sequence import Sequence
 from harness.adapters.embedded.engine.speculative import SpeculativeConfig
+from harness.adapters.embedded.in_process import InProcessEngine
 from harness.adapters.embedded.server.real_time import RealTimeEngine, Ticket
 from harness.client.base import Request
 from harness.client.virtual import VirtualClient
@@ -207,8 +208,8 @@ def virtually(
 ) -> list[RequestRecord]:
     async def main() -> list[RequestRecord]:
         loop = virtual_loop()
-        core = EngineCore(config(**changes or {}), LinearTimer())
-        return await play(VirtualClient(core, loop), VirtualClock(loop), schedule, asked)
+        engine = InProcessEngine(core=EngineCore(config(**changes or {}), LinearTimer()))
+        return await play(VirtualClient(engine, loop), VirtualClock(loop), schedule, asked)
 
     return run_virtual(main())
 

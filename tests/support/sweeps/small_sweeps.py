@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.adapters import ENGINES
-from harness.adapters.base import BASELINE, EngineAdapter, EngineSettings, ToggleValue
+from harness.adapters.base import BASELINE, EngineSettings, ToggleValue
+from harness.adapters.endpoint import EngineAdapter
 from harness.experiment.sweep import Sweep
 from harness.plan.make import make_plan
 from harness.plan.planned import PlannedArm, PlannedRun

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.adapters.base import Endpoint, EngineError, EngineSettings, ToggleValue
+from harness.adapters.base import EngineError, EngineSettings, ToggleValue
+from harness.adapters.endpoint import Endpoint
 from harness.plan.make import make_plan
 from harness.plan.planned import Plan
 from harness.sweep_file import SpecError, SweepSpec, load_sweep

@@ -21,6 +21,7 @@ from sweep_files import problems, sweep
 
 from harness.adapters.base import Target
 from harness.adapters.embedded.engine.core import EngineCore
+from harness.adapters.embedded.in_process import InProcessEngine
 from harness.client.base import Request
 from harness.client.http.aiohttp_client import AiohttpClient
 from harness.client.http.client import HttpClient
@@ -166,7 +167,7 @@ def test_a_server_of_texts_gets_recorded_history() -> None:
         assert not any(one.live for one in conversations)
         assert "recorded, not live" in notes[0]
     assert playable(TAKES, asked) == (asked, ())
-    assert playable(None, asked) == (asked, ())
+    assert playable(InProcessEngine(core=Watched()), asked) == (asked, ())
     assert playable(replace(TAKES, fields=FIELDS), chats(CHAT)) == (chats(CHAT), ())
 
 
@@ -236,7 +237,7 @@ def played_virtually(workload: MultiTurn) -> tuple[Watched, list[RequestRecord]]
 
     async def asks() -> list[RequestRecord]:
         loop = virtual_loop()
-        client = VirtualClient(core, loop)
+        client = VirtualClient(InProcessEngine(core=core), loop)
         return await play(client, VirtualClock(loop), ClosedLoop(concurrency=1), chats(workload))
 
     return core, run_virtual(asks())
