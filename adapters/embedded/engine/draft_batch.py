@@ -59,7 +59,7 @@ class DraftProgress(Progress):
 
 
 class DraftBatch(DecodeBatch[DraftProgress]):
-    """Up to `limit` decoding sequences, as arrays, so that many steps are worked out at once."""
+    """Up to `limit` decoding sequences, as arrays, so that many steps are computed at once."""
 
     def __init__(self, limit: int, block_size: int, speculation: SpeculativeConfig) -> None:
         super().__init__(block_size)

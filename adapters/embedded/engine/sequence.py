@@ -72,7 +72,7 @@ class Sequence:
         self.preemptions = 0
         self.started_ns: int | None = None  # when its first step began
         self.host_ids: NDArray[np.int32] | None = None  # its KV, while that is in the host's memory
-        # Each prefill, first or repeated, gives one token; None: it came back without one.
+        # Each prefill, first or repeated, gives one token; None: swapped in, which gives none.
         self.prefill_ends_ns: list[int | None] = []
         self.spans: list[tuple[int, int]] = []  # decode steps after each of those, log positions
         self.finished_ns: int | None = None

@@ -4,7 +4,7 @@ A step verifies `k` draft tokens and always gives one token of the target model'
 token is accepted with probability α if all before it were: a chain gives (1−α^(k+1))/(1−α) tokens
 a step on average (Leviathan et al. 2023, arXiv 2211.17192). In a tree each node has b children,
 one of which is accepted with β = 1−(1−α)^b, over d levels: (1−β^(d+1))/(1−β) tokens, for
-b + b² + … + b^d drafted. The rates are assumptions, and every report that rests on them says so.
+b + b² + … + b^d drafted. The rates are assumptions, and every report that uses them states it.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from aiohttp import HttpVersion11, web
 from harness.adapters.base import EngineError
 from harness.adapters.embedded.engine import Sequence
 from harness.adapters.embedded.server.openai_requests import (
-    CompletionRequest,
     ServedModel,
+    ServedRequest,
     parse,
     unpacked,
 )
@@ -199,7 +199,7 @@ class Api:
     async def _stream(
         self,
         request: web.Request,
-        completion: CompletionRequest,
+        completion: ServedRequest,
         body: CompletionBody,
         arrived_ns: int,
     ) -> web.StreamResponse:
@@ -217,7 +217,7 @@ class Api:
     def _ticket(
         self,
         request: web.Request,
-        completion: CompletionRequest,
+        completion: ServedRequest,
         listener: Listener,
         arrived_ns: int,
     ) -> Ticket:

@@ -1,4 +1,4 @@
-"""Bodies of requests → `CompletionRequest`. Refuses in the words of vLLM's API."""
+"""Bodies of requests → `ServedRequest`. Refuses in the words of vLLM's API."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionRequest:
+class ServedRequest:
     """One request, checked."""
 
     chat: bool
@@ -62,7 +62,7 @@ def unpacked(body: bytes, coding: str, most_bytes: int) -> bytes:
     raise RequestError(f"the body is no {coding}, as its Content-Encoding says")
 
 
-def parse(body: bytes, model: ServedModel, *, chat: bool) -> CompletionRequest:
+def parse(body: bytes, model: ServedModel, *, chat: bool) -> ServedRequest:
     """Return the request in `body`. Raises `RequestError`.
 
     Fields that are not known here are ignored, as vLLM does; those that are known and cannot be
@@ -82,7 +82,7 @@ def parse(body: bytes, model: ServedModel, *, chat: bool) -> CompletionRequest:
     options = _stream_options(fields)
     if name is None:
         raise RequestError(f"model is missing; it is {model.name}", param="model")
-    return CompletionRequest(
+    return ServedRequest(
         chat=chat,
         prompt_ids=prompt_ids,
         output_tokens=output_tokens,

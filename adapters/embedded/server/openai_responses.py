@@ -8,7 +8,7 @@ import uuid
 from typing import Any
 
 from harness.adapters.embedded.engine import Sequence
-from harness.adapters.embedded.server.openai_requests import CompletionRequest
+from harness.adapters.embedded.server.openai_requests import ServedRequest
 from harness.adapters.embedded.server.words import text_of
 
 DONE = b"data: [DONE]\n\n"
@@ -29,7 +29,7 @@ class CompletionBody:
     `fingerprint` names the engine in the last event, and that it is simulated.
     """
 
-    def __init__(self, request: CompletionRequest, model: str, fingerprint: str) -> None:
+    def __init__(self, request: ServedRequest, model: str, fingerprint: str) -> None:
         self._request = request
         self._fingerprint = fingerprint
         self._prompt_tokens = len(request.prompt_ids)

@@ -1,4 +1,4 @@
-"""When bytes came in on a connection: the engine's clock starts there, not after HTTP's parsing."""
+"""When bytes arrived on a connection: the engine's clock starts there, not after the parsing."""
 
 from __future__ import annotations
 

@@ -151,12 +151,12 @@ class RealTimeEngine:
         return self._before or self.core.counters()
 
     def expect(self, connection: Hashable, read_ns: int) -> None:
-        """Note that bytes came in on `connection`: a request that is being parsed, it seems."""
+        """Note that bytes arrived on `connection`: probably a request that is being parsed."""
         self._expected[connection] = read_ns
         self._wake()
 
     def settle(self, connection: Hashable) -> None:
-        """Note that what came in on `connection` has been dealt with."""
+        """Note that the request on `connection` was handled."""
         if self._expected.pop(connection, None) is not None:
             self._wake()
 

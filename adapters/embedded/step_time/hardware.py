@@ -20,7 +20,7 @@ class Gpu:
     """One GPU as the step-time model sees it: memory, its bandwidth, arithmetic, and links."""
 
     name: str
-    memory_bytes: int  # what CUDA reports, which is less than the name says
+    memory_bytes: int  # what CUDA reports, less than in the name
     bandwidth_bytes_per_s: float
     flops_per_s: float  # dense BF16 or FP16
     fp8_flops_per_s: float | None  # None: no FP8 arithmetic; FP8 can only be stored

@@ -119,7 +119,7 @@ def _experts(path: Path, config: Mapping[str, Any]) -> Experts:
 
 
 def _check_kind(path: Path, config: Mapping[str, Any]) -> None:
-    """Raise `EngineError` for an architecture, or a form of it, that the shapes cannot say."""
+    """Raise `EngineError` for an architecture, or a form of it, without a `ModelShape`."""
     kind = config.get("model_type")
     if kind is None:
         raise _refused(path, "the key 'model_type' is missing", "it names the architecture")

@@ -43,7 +43,7 @@ from trtllm_strict import (
 
 from harness.adapters.embedded.engine.sequence import Sequence
 from harness.adapters.embedded.server.http_api import Api, _EventStream, _WholeBody
-from harness.adapters.embedded.server.openai_requests import CompletionRequest, ServedModel, parse
+from harness.adapters.embedded.server.openai_requests import ServedModel, ServedRequest, parse
 from harness.adapters.embedded.server.openai_responses import DONE, CompletionBody, event
 from harness.adapters.embedded.server.prometheus import MetricsPage
 from harness.adapters.embedded.server.real_time import RealTimeEngine
@@ -223,7 +223,7 @@ class TrtApi(Api):
         return web.Response(body=answer.whole(sequence), content_type="application/json")
 
     async def _streamed(
-        self, request: web.Request, ask: CompletionRequest, answer: CompletionBody, arrived_ns: int
+        self, request: web.Request, ask: ServedRequest, answer: CompletionBody, arrived_ns: int
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
@@ -246,7 +246,7 @@ class TrtApi(Api):
         for name in (options or {}).keys() - {"include_usage", "continuous_usage_stats"}:
             raise RequestError(f"stream_options.{name}: Extra inputs are not permitted")
 
-    def _note(self, ask: CompletionRequest, sequence: Sequence) -> None:
+    def _note(self, ask: ServedRequest, sequence: Sequence) -> None:
         """Note a finished request where TensorRT-LLM does, after its last event."""
         size, cached = self._core.config.block_size, sequence.cached_tokens or 0
         tokens = len(ask.prompt_ids)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from harness.adapters.embedded.engine.core import EngineCore
 from harness.adapters.embedded.engine.sequence import Sequence
 from harness.adapters.embedded.engine.speculative import SpeculativeConfig
-from harness.adapters.embedded.server.openai_requests import CompletionRequest, ServedModel, parse
+from harness.adapters.embedded.server.openai_requests import ServedModel, ServedRequest, parse
 from harness.adapters.embedded.server.openai_responses import DONE, CompletionBody
 from harness.adapters.embedded.server.request_error import RequestError
 from harness.adapters.embedded.server.words import FIRST_WORD_ID, chat_ids, ids_of, text_of
@@ -23,7 +23,7 @@ from harness.adapters.embedded.server.words import FIRST_WORD_ID, chat_ids, ids_
 MODEL = ServedModel(name="m", max_model_len=100, vocabulary=5000)
 
 
-def asked(chat: bool = False, **fields: Any) -> CompletionRequest:
+def asked(chat: bool = False, **fields: Any) -> ServedRequest:
     given = {"messages": [{"role": "user", "content": "hi"}]} if chat else {"prompt": [5, 6, 7]}
     return parse(json.dumps({"model": "m"} | given | fields).encode(), MODEL, chat=chat)
 
@@ -296,7 +296,7 @@ def test_another_model_is_not_found() -> None:
 
 
 def played(
-    ask: CompletionRequest, speculation: SpeculativeConfig | None = None
+    ask: ServedRequest, speculation: SpeculativeConfig | None = None
 ) -> tuple[list[bytes], Sequence, CompletionBody]:
     """Return what is sent for `ask` after each step, its sequence, and the answer."""
     core = EngineCore(config(speculation=speculation), LinearTimer())
