@@ -88,8 +88,8 @@ def measure(case: Case, folder: Path) -> float:
     watch = Stopwatch()
     Sweep(make_plan(load_sweep(path), adapters), adapters, folder / "out").run(watch)
     manifests = [run.manifest for run in read_runs(folder / "out")]
-    baseline = next(one for one in manifests if one["arm"] == "baseline")
-    done: float = baseline["counters"][case.counter]
+    baseline = next(one for one in manifests if one.arm == "baseline")
+    done: float = getattr(baseline.counters, case.counter)
     return done / watch.seconds
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from harness.results import write_summary
+from harness.results import Summary, write_summary
 from harness.results.plots import draw_all
 from harness.results.report import write_report
 
 REPORT_FILE = "report.html"
 
 
-def rebuild(directory: Path) -> dict[str, Any]:
+def rebuild(directory: Path) -> Summary:
     """Write summary, plots and page into the folder of a sweep; return the summary.
 
     Raises `StoreError`.

@@ -9,33 +9,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from harness.results.analysis import write_summary
-    from harness.results.metrics import run_figures
+    from harness.results.metrics import run_metrics
     from harness.results.names import flatten
-    from harness.results.rows import stored_row
+    from harness.results.rows import analysed_run
     from harness.results.statistics import needed_samples, percentiles
+    from harness.results.summary import Summary
     from harness.results.units import ABSENT, count, significant
 
 __all__ = [
     "ABSENT",
+    "Summary",
+    "analysed_run",
     "count",
     "flatten",
     "needed_samples",
     "percentiles",
-    "run_figures",
+    "run_metrics",
     "significant",
-    "stored_row",
     "write_summary",
 ]
 
 _MODULES = {
     "ABSENT": "units",
+    "Summary": "summary",
+    "analysed_run": "rows",
     "count": "units",
     "flatten": "names",
     "needed_samples": "statistics",
     "percentiles": "statistics",
-    "run_figures": "metrics",
+    "run_metrics": "metrics",
     "significant": "units",
-    "stored_row": "rows",
     "write_summary": "analysis",
 }
 

@@ -6,7 +6,6 @@ this module as a metric is a number or None.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +14,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from harness.results.names import is_open_loop
-from harness.results.statistics import describe
-from harness.results.store import UNBELIEVED, RecordTable
+from harness.results.statistics import Distribution, describe
+from harness.results.store import UNBELIEVED, CounterMoves, RecordTable, RunManifest
+from harness.results.summary import MetricValues
 from harness.results.window import Window, measured_window
 
 Floats = NDArray[np.float64]
@@ -25,32 +24,32 @@ NO_TOKEN = "no_token"  # noqa: S105 - a kind of failure: the stream ended well a
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RunFigures:
-    """What one run came to: a row per request, the window, and the metrics of the run."""
+class RunMetrics:
+    """One run as its formulas see it: a row per request, the window, the metrics."""
 
     requests: pd.DataFrame  # as `per_request` makes it, with `measured` and `good`
     window: Window
-    metrics: dict[str, Any]  # keys as in `results.names`, and `failures`
+    run: MetricValues  # those of the run
 
 
-def run_figures(table: RecordTable, manifest: Mapping[str, Any]) -> RunFigures:
+def run_metrics(table: RecordTable, manifest: RunManifest) -> RunMetrics:
     """Return every metric of one stored run. Changes neither argument."""
-    requests = per_request(table, open_loop=is_open_loop(manifest["load"]))
-    window = measured_window(requests, manifest["load"])
+    requests = per_request(table, open_loop=manifest.load.is_open_loop)
+    window = measured_window(requests, manifest.load)
+    limits = manifest.slo.limits()
     requests["measured"] = window.measured
-    requests["good"] = meets_slo(requests, manifest.get("slo") or {})
-    has_slo = any(limit is not None for limit in (manifest.get("slo") or {}).values())
-    metrics = {
+    requests["good"] = meets_slo(requests, limits)
+    found: dict[str, Any] = {
         **latencies(table, requests),
         **rates(table, requests, window),
-        **(goodput(requests, window) if has_slo else {"goodput_rps": None, "goodput_share": None}),
-        **from_counters(manifest.get("counters") or {}),
-        "prefix_hit_ceiling": manifest.get("prefix_hit_ceiling"),
+        **(goodput(requests, window) if limits else {"goodput_rps": None, "goodput_share": None}),
+        **from_counters(manifest.counters),
+        "prefix_hit_ceiling": manifest.prefix_hit_ceiling,
         "completed": int(requests["ok"].sum()),
         "failures": failures(requests),
     }
-    metrics.update(per_gpu_and_user(metrics, manifest))
-    return RunFigures(requests=requests, window=window, metrics=metrics)
+    values = MetricValues(**found, **per_gpu_and_user(found, manifest))
+    return RunMetrics(requests=requests, window=window, run=values)
 
 
 def per_request(table: RecordTable, *, open_loop: bool) -> pd.DataFrame:
@@ -144,7 +143,7 @@ def _sum_per_request(table: RecordTable, values: NDArray[np.int64]) -> Floats:
     return np.asarray(running[table.offsets[1:]] - running[table.offsets[:-1]], np.float64)
 
 
-def latencies(table: RecordTable, requests: pd.DataFrame) -> dict[str, Any]:
+def latencies(table: RecordTable, requests: pd.DataFrame) -> dict[str, Distribution | None]:
     """Return the statistics of each latency over the measured requests that did not fail.
 
     A request whose times contradict each other is in none of them.
@@ -153,7 +152,7 @@ def latencies(table: RecordTable, requests: pd.DataFrame) -> dict[str, Any]:
     chosen = (requests["ok"] & requests["measured"] & requests["in_order"]).to_numpy()
     known = chosen & requests["token_times_known"].to_numpy()
     own = ("ttft_ms", "scheduled_ttft_ms", "tpot_ms", "e2e_ms", "scheduled_e2e_ms", "tail_ms")
-    stated: dict[str, Any] = {name: _describe(requests.loc[chosen, name]) for name in own}
+    stated = {name: _describe(requests.loc[chosen, name]) for name in own}
     # Gaps of one answer are alike: P99 is as sure as the number of answers makes it.
     gaps, owners = chunk_gaps_ms(table, chosen)
     stated["chunk_gap_ms"] = describe(gaps, independent=owners)
@@ -164,22 +163,17 @@ def latencies(table: RecordTable, requests: pd.DataFrame) -> dict[str, Any]:
     return stated
 
 
-def _as_the_slo_sees(
-    measured: pd.DataFrame, name: str
-) -> dict[str, float | int | bool | None] | None:
+def _as_the_slo_sees(measured: pd.DataFrame, name: str) -> Distribution | None:
     """Return the statistics of a latency in which a request that failed took for ever.
 
     From when it was due, in open loop. What is infinite is None: the mean where any failed, and
     percentiles from the first one that touches a failure on. None where none was answered.
     """
     taken_ms = np.where(measured["ok"], _judged(measured, name), np.inf)
-    stated = describe(taken_ms[~np.isnan(taken_ms)])
-    if stated is None or not np.isfinite(taken_ms).any():
-        return None
-    return {key: value if math.isfinite(value) else None for key, value in stated.items()}
+    return describe(taken_ms[~np.isnan(taken_ms)]) if np.isfinite(taken_ms).any() else None
 
 
-def _describe(column: pd.Series[Any]) -> dict[str, float | int | bool] | None:
+def _describe(column: pd.Series[Any]) -> Distribution | None:
     return describe(column.dropna().to_numpy())
 
 
@@ -259,17 +253,16 @@ def _per(amount: float, length: float | None) -> float | None:
     return amount / length if length is not None and length > 0 else None
 
 
-def meets_slo(requests: pd.DataFrame, slo: Mapping[str, float | None]) -> NDArray[np.bool_]:
-    """Return which requests met every limit in `slo` (`ttft_ms`, `tpot_ms`, `e2e_ms`).
+def meets_slo(requests: pd.DataFrame, limits: Mapping[str, float]) -> NDArray[np.bool_]:
+    """Return which requests met every limit (`ttft_ms`, `tpot_ms`, `e2e_ms`).
 
     In open loop TTFT and E2E count from when the request was due. A failed request meets none. An
     answer whose TPOT cannot be seen (one token, or all in one event) cannot miss that limit; one
     whose times contradict each other meets none.
     """
     good = (requests["ok"] & requests["in_order"]).to_numpy(copy=True)
-    for name, limit in slo.items():
-        if limit is not None:
-            good &= ~(_judged(requests, name) > limit)
+    for name, limit in limits.items():
+        good &= ~(_judged(requests, name) > limit)
     return good
 
 
@@ -299,14 +292,14 @@ def failures(requests: pd.DataFrame) -> dict[str, int]:
     return {str(kind): int(count) for kind, count in sorted(counts.items())}
 
 
-def from_counters(counters: Mapping[str, float | None]) -> dict[str, Any]:
-    """Return what the server's counters say, from their change over the run.
+def from_counters(counters: CounterMoves) -> dict[str, Any]:
+    """Return the metrics that come from the server's counters, from their change over the run.
 
-    A server that does not count, one that was asked nothing, and one that restarted (any of its
+    A server that does not count, one that got no request, and one that restarted (any of its
     counters fell) all give None. `mean_accepted_length` leaves out the token that verifying gives
     anyway. Where prompt tokens are not counted, those that the cache was searched for are.
     """
-    counted = {name: value for name, value in counters.items() if value is not None}
+    counted = {name: value for name, value in counters if value is not None}
     if any(value < 0 for value in counted.values()):
         counted = {}
     preemptions = counted.get("preemptions")
@@ -325,14 +318,14 @@ def _share(counted: Mapping[str, float], part: str, whole: str) -> float | None:
     return counted[part] / counted[whole]
 
 
-def per_gpu_and_user(metrics: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]:
+def per_gpu_and_user(metrics: Mapping[str, Any], manifest: RunManifest) -> dict[str, Any]:
     """Return the metrics that others are divided into: by GPUs, by users, by money.
 
     A user's tokens a second are 1 / mean TPOT: how fast an answer flows once it has begun.
     """
-    gpus, price = manifest.get("gpus"), manifest.get("price_per_gpu_hour")
+    gpus, price = manifest.gpus, manifest.price_per_gpu_hour
     output, total = metrics["output_tokens_per_s"], metrics["total_tokens_per_s"]
-    tpot_ms = metrics["tpot_ms"]["mean"] if metrics["tpot_ms"] else None
+    tpot_ms = metrics["tpot_ms"].mean if metrics["tpot_ms"] else None
     cost = None
     if output and gpus and price is not None:
         cost = price * gpus / (output * 3600) * 1e6

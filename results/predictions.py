@@ -1,110 +1,110 @@
-"""What was to be expected of a real engine's run, and how far it is from the roof."""
+"""What was predicted of a real engine's run, and how far the run is from the roof."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from harness.results.metrics import run_figures
+from harness.results.metrics import run_metrics
 from harness.results.names import flatten
-from harness.results.statistics import geometric_mean
-from harness.results.store import StoredRun
+from harness.results.statistics import Ratio, geometric_mean
+from harness.results.store import CounterMoves, RoofFacts, StoredRun
+from harness.results.summary import AnalysedRun, RoofShares, RunPrediction, Values
 
-Row = Mapping[str, Any]
-# Of a prediction the server's counters and its certificate say nothing: they are the run's.
-_OF_THE_LOAD = ("load", "slo", "gpus", "price_per_gpu_hour", "prefix_hit_ceiling")
+# Those that mean something of a prediction: latencies and rates.
+_SHOWN = ("output_tokens_per_s", "ttft_ms.p50", "scheduled_ttft_ms.p50", "tpot_ms.p50")
 
 
-def prediction_row(run: StoredRun, measured: Mapping[str, float | None]) -> dict[str, Any] | None:
-    """Return what is predicted of a run; None for a run that is none to predict.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedRatio:
+    """The predicted ratio of two arms, and the band that the error of both predictions allows."""
 
-    `values` are the metrics of the same requests on the embedded engine, or `absent` says why there
-    are none. `measured` are the run's own.
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+def predicted_values(run: StoredRun) -> Values:
+    """Return every predicted metric of a run; empty where nothing was predicted.
+
+    The server's counters are those of the run and prove nothing of its prediction.
     """
-    told = run.manifest.get("prediction")
-    if told is None:
+    if run.predicted is None or run.manifest.prediction is None:
+        return {}
+    manifest = run.manifest.model_copy(update={"counters": CounterMoves()})
+    return dict(flatten(run_metrics(run.predicted, manifest).run))
+
+
+def run_prediction(run: StoredRun, predicted: Values, measured: Values) -> RunPrediction | None:
+    """Return the prediction of a run as summaries show it; None for a run without one."""
+    facts = run.manifest.prediction
+    if facts is None:
         return None
-    values = None
-    if run.predicted is not None:
-        facts = {name: run.manifest.get(name) for name in _OF_THE_LOAD}
-        values = dict(flatten(run_figures(run.predicted, facts).metrics))
-    return {
-        **{name: told.get(name) for name in ("absent", "basis", "error_share")},
-        "errors": told.get("errors") or [],
-        "values": values,
-        "roof": roof_shares(told.get("roof"), measured),
-    }
+    return RunPrediction(
+        absent=facts.absent,
+        basis=facts.basis,
+        error_share=facts.error_share,
+        errors=facts.errors,
+        values={name: predicted.get(name) for name in _SHOWN} if predicted else None,
+        roof=roof_shares(facts.roof, measured),
+    )
 
 
-def roof_shares(
-    roof: Mapping[str, Any] | None, measured: Mapping[str, float | None]
-) -> dict[str, Any] | None:
-    """Return the least times that physics allows over the measured ones: 1 is the roof itself.
+def roof_shares(roof: RoofFacts | None, measured: Values) -> RoofShares | None:
+    """Return the least times that the hardware allows over the measured ones: 1 is the roof itself.
 
-    `decode`: of a step, TPOT p50 times the tokens that a step brought. `prefill`: of TTFT p50, so
-    that waiting counts against it. None where no roof is known.
+    `decode`: of a step, TPOT p50 times the tokens of a step. `prefill`: of TTFT p50, so that
+    waiting counts against it. None where no roof is known.
     """
-    if not roof:
+    if roof is None:
         return None
     tpot_ms, ttft_ms = measured.get("tpot_ms.p50"), measured.get("ttft_ms.p50")
     per_step = 1 + (measured.get("mean_accepted_length") or 0.0)
-    return {
-        "decode_step_ms": roof["decode_step_s"] * 1e3,
-        "decode_bound": roof.get("decode_bound"),
-        "prefill_ms": roof["prefill_s"] * 1e3,
-        "prefill_bound": roof.get("prefill_bound"),
-        "decode": roof["decode_step_s"] * 1e3 / (tpot_ms * per_step) if tpot_ms else None,
-        "prefill": roof["prefill_s"] * 1e3 / ttft_ms if ttft_ms else None,
-    }
+    decode_ms, prefill_ms = roof.decode_step_s * 1e3, roof.prefill_s * 1e3
+    return RoofShares(
+        decode_step_ms=decode_ms,
+        decode_bound=roof.decode_bound,
+        prefill_ms=prefill_ms,
+        prefill_bound=roof.prefill_bound,
+        decode=decode_ms / (tpot_ms * per_step) if tpot_ms else None,
+        prefill=prefill_ms / ttft_ms if ttft_ms else None,
+    )
 
 
-def predicted_mean(runs: Sequence[Row], metric: str) -> float | None:
+def predicted_mean(runs: Sequence[AnalysedRun], metric: str) -> float | None:
     """Return the geometric mean over blocks of a predicted metric; None where one has none."""
-    values = [predicted_value(run, metric) for run in runs]
-    present = [value for value in values if value]
-    return geometric_mean(present) if present and len(present) == len(values) else None
+    present = [value for run in runs if (value := run.predicted.get(metric))]
+    return geometric_mean(present) if present and len(present) == len(runs) else None
 
 
-def predicted_value(run: Row, metric: str) -> float | None:
-    """Return a predicted metric of one run; None where there is none."""
-    values = (run.get("prediction") or {}).get("values") or {}
-    value: float | None = values.get(metric)
-    return value
-
-
-def error_share(runs: Sequence[Row]) -> float | None:
+def error_share(runs: Sequence[AnalysedRun]) -> float | None:
     """Return the largest known error of these runs' predictions; None where one is not known."""
-    shares = [(run.get("prediction") or {}).get("error_share") for run in runs]
-    known = [share for share in shares if share is not None]
-    return max(known) if known and len(known) == len(shares) else None
+    predictions = [run.row.prediction for run in runs if run.row.prediction is not None]
+    known = [one.error_share for one in predictions if one.error_share is not None]
+    return max(known) if known and len(known) == len(runs) else None
 
 
 def predicted_ratio(
-    above: Sequence[Row], below: Sequence[Row], metric: str
-) -> dict[str, float | None]:
-    """Return the predicted ratio and its band: what the error of both predictions may make of it.
+    above: Sequence[AnalysedRun], below: Sequence[AnalysedRun], metric: str
+) -> PredictedRatio:
+    """Return the predicted ratio and its band.
 
     For an error of e either way the ends are the ratio times (1 − e)/(1 + e) and its inverse.
     """
     over, under = predicted_mean(above, metric), predicted_mean(below, metric)
     if over is None or under is None:
-        return {"predicted": None, "predicted_low": None, "predicted_high": None}
+        return PredictedRatio()
     ratio, share = over / under, error_share([*above, *below])
     if share is None or share >= 1:
-        return {"predicted": ratio, "predicted_low": None, "predicted_high": None}
+        return PredictedRatio(ratio=ratio)
     wider = (1 + share) / (1 - share)
-    return {
-        "predicted": ratio,
-        "predicted_low": ratio / wider,
-        "predicted_high": ratio * wider,
-    }
+    return PredictedRatio(ratio=ratio, low=ratio / wider, high=ratio * wider)
 
 
-def is_outside(effect: Row) -> bool | None:
+def is_outside(measured: Ratio | None, predicted: PredictedRatio) -> bool | None:
     """Return whether all of a measured effect lies outside the predicted band; None: no band."""
-    low, high = effect["predicted_low"], effect["predicted_high"]
-    if low is None or high is None or effect["ratio"] is None:
+    if predicted.low is None or predicted.high is None or measured is None:
         return None
-    measured_low = effect["low"] if effect["low"] is not None else effect["ratio"]
-    measured_high = effect["high"] if effect["high"] is not None else effect["ratio"]
-    return bool(measured_high < low or measured_low > high)
+    low = measured.ratio if measured.low is None else measured.low
+    high = measured.ratio if measured.high is None else measured.high
+    return high < predicted.low or low > predicted.high

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 Name = TypeVar("Name")
-_PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
+_PERCENTILES = (0.50, 0.90, 0.95, 0.99)
 
 
 def percentiles(values: NDArray[np.float64], shares: Sequence[float]) -> list[float]:
@@ -44,26 +44,46 @@ def needed_samples(share: float, confidence: float = 0.95) -> int:
     return math.ceil(math.log(1 - confidence) / math.log(share))
 
 
-def describe(
-    values: NDArray[np.float64], independent: int | None = None
-) -> dict[str, float | int | bool] | None:
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """Statistics of the values of one metric; None for what is not finite."""
+
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p95: float | None
+    p99: float | None
+    n: int
+    p99_reliable: bool
+    p99_needs: int  # more samples that P99 needs to be reliable
+
+
+def describe(values: NDArray[np.float64], independent: int | None = None) -> Distribution | None:
     """Return mean, percentiles and reliability of `values`; None when there are none.
 
-    `independent` is how many of them count as samples, where they come in bundles that are alike
-    (the gaps of one answer). `p99_needs`: how many more samples P99 needs to be reliable.
+    `independent` is how many of them count as samples, where they come in bundles of the same
+    cause (the gaps of one answer).
     """
     if len(values) == 0:
         return None
     samples = len(values) if independent is None else independent
     needs = max(0, needed_samples(0.99) - samples)
-    stated = dict(zip(_PERCENTILES, percentiles(values, [*_PERCENTILES.values()]), strict=True))
-    return {
-        "mean": float(np.mean(values)),
-        **stated,
-        "n": len(values),
-        "p99_reliable": needs == 0,
-        "p99_needs": needs,
-    }
+    mean, *stated = (
+        value if math.isfinite(value) else None
+        for value in (float(np.mean(values)), *percentiles(values, _PERCENTILES))
+    )
+    p50, p90, p95, p99 = stated
+    return Distribution(
+        mean=mean,
+        p50=p50,
+        p90=p90,
+        p95=p95,
+        p99=p99,
+        n=len(values),
+        p99_reliable=needs == 0,
+        p99_needs=needs,
+    )
 
 
 def geometric_mean(values: Sequence[float]) -> float | None:
@@ -115,7 +135,7 @@ def _two_sided(mean: float, error: float, freedom: int) -> float:
 
 
 def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
-    """Return p values adjusted for having asked all these request_sets at once.
+    """Return p values adjusted for having made all these comparisons at once.
 
     The k-th smallest of m is multiplied by m - k + 1, kept in order and at most 1. The chance of
     any false alarm stays at the level asked for. Holm, "A simple sequentially rejective multiple

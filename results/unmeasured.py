@@ -1,17 +1,28 @@
-"""The mark of figures that no engine gave: on every title, table, plot and page that shows them."""
+"""The mark of values that no engine gave: on every title, table, plot and page that shows them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-_MARKS = {"simulated": "SIMULATED", "stand_in": "STAND-IN"}
+from typing import Protocol
 
 
-def unmeasured(summary: Mapping[str, Any]) -> str:
+class Marked(Protocol):
+    """What may show values that no engine gave."""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether some times come from a model of the hardware."""
+        ...
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether some times are those of a program that imitates an engine."""
+        ...
+
+
+def unmeasured(document: Marked) -> str:
     """Return "SIMULATED", "STAND-IN", both, or nothing where all was measured on real engines.
 
-    Simulated times come from a model of the hardware. A stand-in is a program that speaks like an
-    engine, to test how it is started and asked: its times are nobody's.
+    A stand-in imitates an engine to test how it is started and asked; its timings mean nothing.
     """
-    return " · ".join(mark for key, mark in _MARKS.items() if summary.get(key))
+    marks = ["SIMULATED"] * document.simulated + ["STAND-IN"] * document.stand_in
+    return " · ".join(marks)

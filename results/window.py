@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from harness.results.names import is_open_loop
+from harness.results.store import LoadFacts
 from harness.results.units import count as count_of
 
 _LEAST_MEASURED = 3  # measured requests per slot, below which a closed loop has no steady state
@@ -46,7 +45,7 @@ class Window:
         return np.asarray(after & (times_ns <= self.end_ns), np.bool_)
 
 
-def measured_window(requests: pd.DataFrame, load: Mapping[str, Any]) -> Window:
+def measured_window(requests: pd.DataFrame, load: LoadFacts) -> Window:
     """Return the measured window of a run, from the table that `metrics.per_request` makes.
 
     Closed loop: slots start spread over one service time, and the first request of each is ramp;
@@ -57,14 +56,14 @@ def measured_window(requests: pd.DataFrame, load: Mapping[str, Any]) -> Window:
     """
     if requests.empty:
         return _whole_run(requests, "nothing was sent")
-    steady = _open_window(requests, load) if is_open_loop(load) else _closed_window(requests, load)
+    steady = _open_window(requests, load) if load.is_open_loop else _closed_window(requests, load)
     return _whole_run(requests, steady) if isinstance(steady, str) else steady
 
 
-def _closed_window(requests: pd.DataFrame, load: Mapping[str, Any]) -> Window | str:
+def _closed_window(requests: pd.DataFrame, load: LoadFacts) -> Window | str:
     placed = requests["placed_ns"].to_numpy()
     first_turns = placed[first_turn(requests)]
-    slots = min(int(load["value"]), len(first_turns))
+    slots = min(load.concurrency, len(first_turns))
     start, last = float(np.sort(first_turns)[slots - 1]), float(placed.max())
     end = min(last, _first_slot_empty_ns(requests, slots))
     measured = (placed > start) & (placed <= end)
@@ -76,7 +75,7 @@ def _closed_window(requests: pd.DataFrame, load: Mapping[str, Any]) -> Window | 
                 f" and before a slot ran empty, since {count_of(len(first_turns), 'conversation')}"
                 " were all there were"
             )
-        few = f"fewer than {_LEAST_MEASURED} for each of {int(load['value'])} slots ({least})"
+        few = f"fewer than {_LEAST_MEASURED} for each of {load.concurrency} slots ({least})"
         return f"{sent}, {few}"
     return Window(kind="steady", start_ns=start, end_ns=end, reason=None, measured=measured)
 
@@ -96,24 +95,24 @@ def _first_slot_empty_ns(requests: pd.DataFrame, slots: int) -> float:
     return float(ends[busy[-1]]) if len(busy) else -math.inf
 
 
-def least_measured(load: Mapping[str, Any]) -> int:
+def least_measured(load: LoadFacts) -> int:
     """Return from how many measured requests on a closed loop counts as steady."""
-    return _LEAST_MEASURED * int(load["value"])
+    return _LEAST_MEASURED * load.concurrency
 
 
-def least_requests(requests: pd.DataFrame, load: Mapping[str, Any]) -> int:
+def least_requests(requests: pd.DataFrame, load: LoadFacts) -> int:
     """Return how many requests make a closed loop of such conversations steady.
 
     With T turns a conversation and C slots: when the first slot runs empty, all conversations but
     C have sent T requests and those C at least one. Of (3 + T)·C that is 4·C, C of them ramp.
     """
     turns = math.ceil(len(requests) / requests["conversation"].nunique())
-    return (_LEAST_MEASURED + turns) * int(load["value"])
+    return (_LEAST_MEASURED + turns) * load.concurrency
 
 
-def _open_window(requests: pd.DataFrame, load: Mapping[str, Any]) -> Window | str:
+def _open_window(requests: pd.DataFrame, load: LoadFacts) -> Window | str:
     placed = requests["placed_ns"].to_numpy()
-    warmup_ns = float(load.get("warmup") or 0) * 1e9  # seconds
+    warmup_ns = float(load.warmup or 0) * 1e9  # seconds
     start = float(requests["scheduled_ns"].min()) + warmup_ns
     end = float(placed.max())
     measured = placed >= start

@@ -13,11 +13,11 @@ from harness.results.diagnosis import diagnosis, diagnosis_lines
 
 def diagnose(arguments: argparse.Namespace) -> int:
     """Print what holds each run back; return what the runs came to, as `harness report` does."""
-    document = diagnosis(checked_folder(arguments.directory))
+    found = diagnosis(checked_folder(arguments.directory))
     with printing():
         if arguments.json:
-            text = json.dumps(document, indent=1, allow_nan=False)
+            text = json.dumps(found.document(), indent=1, allow_nan=False)
         else:
-            text = "\n".join(diagnosis_lines(document))
+            text = "\n".join(diagnosis_lines(found))
         sys.stdout.write(f"{text}\n")
-    return exit_code([run["status"] for run in document["runs"]])
+    return exit_code(run.status for run in found.summary.runs)

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from harness.adapters import EngineError
 from harness.adapters.embedded import StepProfile, profile_text
@@ -27,7 +26,7 @@ from harness.prediction import (
     measured_run,
     median_errors,
 )
-from harness.results import stored_row
+from harness.results import analysed_run
 from harness.results.report import plain_table, print_within
 from harness.results.store import StoredRun, StoreError, read_runs, read_sweep, write_text
 from harness.sweep_file import SpecError
@@ -77,16 +76,16 @@ def _plan_again(folder: Path, named: Path | None) -> Plan:
 
     Raises `StoreError` where it is another plan: what the file's variables stand for has changed.
     """
-    told = read_sweep(folder)
+    sweep = read_sweep(folder)
     with TemporaryDirectory() as passing:
-        path = named or Path(passing) / str(told.get("file") or "sweep.yaml")
+        path = named or Path(passing) / (sweep.file or "sweep.yaml")
         if named is None:
-            path.write_text(str(told.get("sweep") or ""), encoding="utf-8")
+            path.write_text(sweep.sweep or "", encoding="utf-8")
         try:
             plan = planned_sweep(path, all_adapters())
         except SpecError as cause:
             raise SpecError(str(cause).replace(passing, str(folder))) from cause
-    if not {run.key for run in plan.planned} & {run["key"] for run in told["planned"]}:
+    if not {run.key for run in plan.planned} & {run.key for run in sweep.planned}:
         error = StoreError(f"{folder}: its sweep file now plans other runs than were stored")
         error.add_note("set the variables in it as when it was run, or name the file with --sweep")
         raise error
@@ -96,15 +95,15 @@ def _plan_again(folder: Path, named: Path | None) -> Plan:
 def _measured(folder: Path, plan: Plan, label: str | None) -> tuple[list[MeasuredRun], list[str]]:
     """Return the runs of one real engine that may be believed, and which were left out, why."""
     planned = {run.key: run for run in plan.planned}
-    stored = [run for run in read_runs(folder) if run.manifest["key"] in planned]
-    real = [run for run in stored if run.manifest.get("engine_kind") != "simulated"]
-    names = list(dict.fromkeys(str(run.manifest["label"]) for run in real))
+    stored = [run for run in read_runs(folder) if run.manifest.key in planned]
+    real = [run for run in stored if run.manifest.engine_kind != "simulated"]
+    names = list(dict.fromkeys(run.manifest.label for run in real))
     if label is None and len(names) > 1:
         error = StoreError(f"{folder}: holds runs of {', '.join(names)}; one can be fitted")
         error.add_note("name it with --engine LABEL")
         raise error
     chosen = label or next(iter(names), None)
-    of_it = [run for run in real if run.manifest["label"] == chosen]
+    of_it = [run for run in real if run.manifest.label == chosen]
     if not of_it:
         raise StoreError(f"{folder}: no run of a real engine{f' {label}' if label else ''}")
     left_out: list[str] = []
@@ -120,11 +119,11 @@ def _believed(
     """Yield the runs that came out ok and whose step times are those of the baseline."""
     ok = []
     for run in runs:
-        row = stored_row(run)
-        if row["status"] == "ok":
-            ok.append(measured_run(planned[run.manifest["key"]], run))
+        row = analysed_run(run).row
+        if row.status == "ok":
+            ok.append(measured_run(planned[run.manifest.key], run))
         else:
-            left_out.append(f"{row['arm']}: {row['status'].upper()}: {row['reason']}")
+            left_out.append(f"{row.arm}: {row.status.upper()}: {row.reason}")
     fixed = fixed_toggles(ok) if ok else {}
     for one in ok:
         values = labels(one.planned.arm.settings.toggles)
@@ -139,13 +138,12 @@ def _profile(runs: Sequence[MeasuredRun]) -> StepProfile:
     """Return the profile of these runs, its errors not known yet."""
     some = runs[0]
     settings, manifest = some.planned.arm.settings, some.stored.manifest
-    facts: dict[str, Any] = manifest.get("facts") or {}
-    kv_tokens, block_tokens = facts.get("kv_tokens"), facts.get("block_size")
+    kv_tokens, block_tokens = manifest.facts.kv_tokens, manifest.facts.block_size
     if not kv_tokens or not block_tokens:
-        raise EngineError(f"{manifest['label']} told nothing of its KV cache, which a fit needs")
+        raise EngineError(f"{manifest.label} told nothing of its KV cache, which a fit needs")
     return StepProfile(
-        engine=manifest["engine"],
-        engine_version=manifest.get("engine_version"),
+        engine=manifest.engine,
+        engine_version=manifest.engine_version,
         model=settings.model,
         gpu=settings.gpu,
         gpu_count=settings.gpu_count,

@@ -9,13 +9,13 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from harness.commands.load_plan import checked_load, planned_load
 from harness.experiment import RequestSets, run_alone
 from harness.output import printing
 from harness.progress import RequestCount
-from harness.results.dialects import dialect_block, dialect_document
+from harness.results import Summary
+from harness.results.dialects import DialectReport, dialect_block, dialect_report
 from harness.results.report import serving_block
 from harness.sweep_file import Load
 
@@ -38,17 +38,16 @@ def load(arguments: argparse.Namespace) -> int:
         run = checked_load(run, request_sets)
         with RequestCount(sys.stderr) as count:
             summary = run_alone(run, request_sets, endpoint, folder, count.answered)
-        if arguments.dialect is not None:
-            dialect = dialect_document(folder, arguments.dialect, summary)
-            summary = {**summary, "dialect": dialect}
+        name = arguments.dialect
+        dialect = None if name is None else dialect_report(folder, name, summary)
     with printing():
-        sys.stdout.write(_text(summary, as_json=arguments.json) + "\n")
-    (result,) = summary["runs"]
-    if result["status"] == "interrupted":
-        _say(f"interrupted: {result['reason']}")
+        sys.stdout.write(_text(summary, dialect, as_json=arguments.json) + "\n")
+    (result,) = summary.runs
+    if result.status == "interrupted":
+        _say(f"interrupted: {result.reason}")
     if arguments.out is not None:
         _say(f"wrote {arguments.out}")
-    return {"ok": 0, "interrupted": _INTERRUPTED}.get(result["status"], 1)
+    return {"ok": 0, "interrupted": _INTERRUPTED}.get(result.status, 1)
 
 
 def _expected_requests(load: Load) -> int:
@@ -56,12 +55,15 @@ def _expected_requests(load: Load) -> int:
     return load.requests or round((load.rate_rps or 0) * (load.duration_ns or 0) / 1e9)
 
 
-def _text(summary: dict[str, Any], *, as_json: bool) -> str:
+def _text(summary: Summary, dialect: DialectReport | None, *, as_json: bool) -> str:
     if as_json:
-        return json.dumps(summary, indent=1, allow_nan=False)
+        document = summary.document()
+        if dialect is not None:
+            document["dialect"] = dialect.document()
+        return json.dumps(document, indent=1, allow_nan=False)
     blocks = [serving_block(summary)]
-    if "dialect" in summary:
-        blocks.append(dialect_block(summary, summary["dialect"]))
+    if dialect is not None:
+        blocks.append(dialect_block(summary, dialect))
     return "\n\n".join(blocks)
 
 

@@ -20,7 +20,7 @@ from harness.plan import select
 from harness.progress import LiveProgress
 from harness.quickstart import quickstart
 from harness.reporting import rebuild
-from harness.results.dialects import dialect_block, dialect_document
+from harness.results.dialects import dialect_block, dialect_report
 from harness.results.report import print_summary
 from harness.results.store import StoreError
 
@@ -76,17 +76,15 @@ def _new_folder(out: Path | None, name: str) -> Path:
 
 def _show(folder: Path, *, as_json: bool, dialect: str | None = None) -> int:
     summary = rebuild(folder)
-    told = None if dialect is None else dialect_document(folder, dialect, summary)
-    statuses = Counter(one["status"] for one in summary["runs"])
-    not_run = sum(
-        one["status"] == "interrupted" and not one.get("metrics") for one in summary["runs"]
-    )
+    other = None if dialect is None else dialect_report(folder, dialect, summary)
+    statuses = Counter(run.status for run in summary.runs)
+    not_run = sum(run.status == "interrupted" and run.metrics is None for run in summary.runs)
     with printing():
         if as_json:
-            print_json(summary if told is None else {**summary, "dialect": told})
+            print_json({**summary.document(), **({"dialect": other.document()} if other else {})})
         else:
             print_summary(summary, PlainConsole())
-            sys.stdout.write("" if told is None else f"\n{dialect_block(summary, told)}\n")
+            sys.stdout.write("" if other is None else f"\n{dialect_block(summary, other)}\n")
     with printing() if not as_json else contextlib.suppress(OSError):
         console = PlainConsole(stderr=as_json)
         for line in (*_missing(statuses, not_run), f"wrote {folder}"):

@@ -9,7 +9,7 @@ from harness import __version__
 from harness.environment import git_commit, host_facts
 from harness.load import RequestSet
 from harness.plan import PlannedRun
-from harness.results.store import RequestRecord
+from harness.results.store import RequestRecord, RunManifest, manifest_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +35,9 @@ def harness_facts() -> dict[str, Any]:
 
 def run_manifest(
     run: PlannedRun, request_set: RequestSet, outcome: Outcome, shared: dict[str, Any]
-) -> dict[str, Any]:
+) -> RunManifest:
     """Return the manifest of one run; `shared` is the same for all runs of its sweep."""
-    return {
+    facts = {
         **run.facts(),
         **shared,
         **outcome.facts,
@@ -48,3 +48,4 @@ def run_manifest(
         "skipped_rows": request_set.skipped,
         "notes": [*request_set.notes, *outcome.notes],
     }
+    return manifest_of(facts)

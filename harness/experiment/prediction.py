@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.adapters import EngineError, EngineSettings
@@ -18,7 +18,7 @@ from harness.experiment.manifest import Outcome
 from harness.experiment.measurement import Measurement, words
 from harness.experiment.request_sets import RequestSets
 from harness.plan import PlannedRun
-from harness.results.store import RequestRecord
+from harness.results.store import PredictionFacts, RequestRecord, RoofFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Prediction:
     """What was to be expected of a run; no records where nothing can be said, with the reason."""
 
     records: Sequence[RequestRecord] | None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: PredictionFacts
 
 
 def predict(run: PlannedRun, request_sets: RequestSets, measured: Outcome) -> Prediction:
@@ -43,14 +43,18 @@ def predict(run: PlannedRun, request_sets: RequestSets, measured: Outcome) -> Pr
         measurement = Measurement(as_planned, request_sets, endpoint, endpoint.transport)
         outcome = measurement.take(lambda _: None)
         basis = prediction_basis(settings)
-        return Prediction(
-            records=outcome.records, facts={**basis, "roof": _roof(settings, measured.records)}
+        facts = PredictionFacts(
+            basis=basis["basis"],
+            errors=tuple(basis["errors"]),
+            error_share=basis["error_share"],
+            roof=_roof(settings, measured.records),
         )
+        return Prediction(records=outcome.records, facts=facts)
     except EngineError as error:
-        return Prediction(records=None, facts={"absent": words(error)})
+        return Prediction(records=None, facts=PredictionFacts(absent=words(error)))
     except Exception as error:  # noqa: BLE001  a prediction never costs a measurement
         reason = f"a bug of the harness, please report it: {type(error).__name__}: {error}"
-        return Prediction(records=None, facts={"absent": reason})
+        return Prediction(records=None, facts=PredictionFacts(absent=reason))
 
 
 def _reported(facts: Mapping[str, Any], counters: Mapping[str, Any]) -> ReportedValues:
@@ -63,7 +67,7 @@ def _reported(facts: Mapping[str, Any], counters: Mapping[str, Any]) -> Reported
     )
 
 
-def _roof(settings: EngineSettings, records: Sequence[RequestRecord]) -> dict[str, Any] | None:
+def _roof(settings: EngineSettings, records: Sequence[RequestRecord]) -> RoofFacts | None:
     """Return the least times that physics allows for what was measured; None: no roof is known.
 
     `decode_step_s` of the mean number of answers in flight at the mean context, `prefill_s` of the
@@ -85,15 +89,15 @@ def _roof(settings: EngineSettings, records: Sequence[RequestRecord]) -> dict[st
         decode, prefill = roof_sides_s(settings, running, running * context, (new, earlier))
     except EngineError:
         return None
-    return {
-        "decode_step_s": max(decode),
-        "decode_bound": _bound(decode),
-        "prefill_s": max(prefill),
-        "prefill_bound": _bound(prefill),
-        "running": running,
-        "context_tokens": context,
-        "new_prompt_tokens": new,
-    }
+    return RoofFacts(
+        decode_step_s=max(decode),
+        decode_bound=_bound(decode),
+        prefill_s=max(prefill),
+        prefill_bound=_bound(prefill),
+        running=running,
+        context_tokens=context,
+        new_prompt_tokens=new,
+    )
 
 
 def _bound(sides: tuple[float, float]) -> str:

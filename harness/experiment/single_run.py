@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from harness import __version__
 from harness.adapters import Endpoint
@@ -16,7 +15,7 @@ from harness.experiment.request_sets import RequestSets
 from harness.interrupts import answering_interrupts
 from harness.load import OnProgress
 from harness.plan import PlannedRun
-from harness.results import write_summary
+from harness.results import Summary, write_summary
 from harness.results.store import create_sweep, run_folder, write_run, write_sweep
 
 _HARDWARE = {"gpu": "unknown", "count": None}
@@ -28,7 +27,7 @@ def run_alone(
     endpoint: Endpoint,
     folder: Path,
     on_progress: OnProgress,
-) -> dict[str, Any]:
+) -> Summary:
     """Measure one run, store it in `folder` as a sweep of its own, and return the summary.
 
     An interrupted run has the status `interrupted` and the metrics of the requests that had ended.

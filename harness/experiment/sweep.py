@@ -95,7 +95,7 @@ class Sweep:
         manifest = run_manifest(run, request_set, outcome, self._shared)
         if outcome.records and run.arm.engine != EMBEDDED:
             prediction = predict(run, self._request_sets, outcome)
-            manifest["prediction"] = dict(prediction.facts)
+            manifest = manifest.model_copy(update={"prediction": prediction.facts})
             predicted = prediction.records
         write_run(self._directory, run.key, manifest, outcome.records, predicted)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from harness.adapters.embedded import SCHEDULED_TOGGLES, StepCosts, StepProfile
 from harness.experiment import Outcome, Prediction
 from harness.plan import PlannedRun, labels
 from harness.prediction.observations import COSTS, Equations, Steps, equations, together
-from harness.results import flatten, run_figures
+from harness.results import flatten, run_metrics
 from harness.results.store import StoredRun, table_of
 from harness.sweep_file import BASELINE_ARM, CONTROL_ARM
 
@@ -140,10 +140,10 @@ def _compared(run: MeasuredRun, profile: StepProfile, predict: Predict) -> Itera
     planned = replace(run.planned, arm=replace(run.planned.arm, settings=settings))
     prediction = predict(planned, _outcome(run.stored))
     if prediction.records is None:
-        raise EngineError(f"{planned.arm.name}: {prediction.facts.get('absent')}")
-    load: Mapping[str, Any] = {"load": run.stored.manifest["load"]}
-    measured = dict(flatten(run_figures(run.stored.records, load).metrics))
-    predicted = dict(flatten(run_figures(table_of(list(prediction.records)), load).metrics))
+        raise EngineError(f"{planned.arm.name}: {prediction.facts.absent}")
+    manifest = run.stored.manifest
+    measured = dict(flatten(run_metrics(run.stored.records, manifest).run))
+    predicted = dict(flatten(run_metrics(table_of(list(prediction.records)), manifest).run))
     for metric in METRICS:
         ours, theirs = predicted.get(metric), measured.get(metric)
         if ours and theirs:
@@ -158,4 +158,5 @@ def _compared(run: MeasuredRun, profile: StepProfile, predict: Predict) -> Itera
 
 def _outcome(stored: StoredRun) -> Outcome:
     """Return a stored run as the prediction wants it: what the engine reported, no records."""
-    return Outcome(records=[], status="ok", reason=None, facts=dict(stored.manifest))
+    facts = stored.manifest.model_dump(include={"facts", "counters"})
+    return Outcome(records=[], status="ok", reason=None, facts=facts)

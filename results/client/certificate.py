@@ -1,18 +1,18 @@
 """Whether a run's client may be believed: from stored facts to TRUSTED, DEGRADED or INVALID.
 
-A pure function of records and manifest. The limits are those of `certificate_limits`; what is held
-against them comes from `client_figures`.
+A pure function of records and manifest. `limits` has the limits, `metrics` measures for each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from harness.results.client.error import certified_errors
-from harness.results.client.limits import ENOUGH_READINGS, LIMITS, Limit, amount
-from harness.results.client.metrics import Seen, client_figures
-from harness.results.metrics import RunFigures
+from harness.results.client.limits import ENOUGH_READINGS, LIMITS, ClientLimit, amount
+from harness.results.client.metrics import ClientMetric, client_metrics
+from harness.results.metrics import RunMetrics
+from harness.results.store import RunManifest
+from harness.results.summary import Certificate, CertificateReason, CertifiedValue
 
 WORST_FIRST = INVALID, DEGRADED, TRUSTED = "INVALID", "DEGRADED", "TRUSTED"
 _IDLE_CPU = 0.5  # of a core, below which a client that is late was kept from running
@@ -37,46 +37,41 @@ _REMEDIES = {
 Bounds = tuple[float, float | None]  # DEGRADED above, INVALID above (None: never)
 
 
-def certificate(figures: RunFigures, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the certificate of one run: `verdict`, `reasons`, `figures` and `errors`.
-
-    verdict: TRUSTED, DEGRADED, INVALID; None where there is no client, or its lag is not known
-    reasons: the worst first, each with `name`, `verdict`, `message` and `remedy`
-    figures: limit → `value` (None: not known), `unit`, and the bounds `degraded` and `invalid`
-    errors:  metric → how far off the client may have set it, as a share (None: not known)
-    """
-    if manifest.get("client") is None:
+def certificate(metrics: RunMetrics, manifest: RunManifest) -> Certificate:
+    """Return the certificate of one run, its reasons the worst first."""
+    if manifest.client is None:
         return uncertified(*_without_client(manifest))
-    if figures.requests.empty:
+    if metrics.requests.empty:
         return uncertified("nothing_sent", "nothing was sent")
-    seen = client_figures(figures, manifest)
-    bounds = {limit.name: _bounds(limit, figures, manifest) for limit in LIMITS}
-    workers = len(manifest["client"].get("workers") or ()) or 1
-    found = _reasons(seen, bounds, more=2 * workers, goes_first=_goes_first(manifest))
-    reasons = sorted(found, key=lambda reason: reason["verdict"] != INVALID)
-    verdict = reasons[0]["verdict"] if reasons else TRUSTED
-    if seen["loop_lag"].value is None:
+    measured = client_metrics(metrics, manifest)
+    bounds = {limit.name: _bounds(limit, metrics, manifest) for limit in LIMITS}
+    workers = len(manifest.client.workers) or 1
+    found = _reasons(measured, bounds, more=2 * workers, goes_first=_goes_first(manifest))
+    reasons = sorted(found, key=lambda reason: reason.verdict != INVALID)
+    verdict = reasons[0].verdict if reasons else TRUSTED
+    if measured["loop_lag"].value is None:
         verdict = None if verdict == TRUSTED else verdict
-        reasons += uncertified(*_LAG_UNKNOWN)["reasons"]
-    return {
-        "verdict": verdict,
-        "reasons": reasons,
-        "figures": {
-            limit.name: {
-                "value": seen[limit.name].value,
-                "unit": limit.unit,
-                **dict(zip(("degraded", "invalid"), bounds[limit.name], strict=True)),
-            }
+        reasons += uncertified(*_LAG_UNKNOWN).reasons
+    return Certificate(
+        verdict=verdict,
+        reasons=tuple(reasons),
+        measured={
+            limit.name: CertifiedValue(
+                value=measured[limit.name].value,
+                unit=limit.unit,
+                degraded=bounds[limit.name][0],
+                invalid=bounds[limit.name][1],
+            )
             for limit in LIMITS
         },
-        "errors": certified_errors(seen, figures, manifest),
-    }
+        errors=certified_errors(measured, metrics, manifest),
+    )
 
 
-def uncertified(name: str, message: str, remedy: str | None = None) -> dict[str, Any]:
-    """Return the certificate of a run of whose client nothing can be said, and why."""
-    reason = {"name": name, "verdict": None, "message": message, "remedy": remedy}
-    return {"verdict": None, "reasons": [reason], "figures": {}, "errors": {}}
+def uncertified(name: str, message: str, remedy: str | None = None) -> Certificate:
+    """Return the certificate of a run of whose client nothing is known, and why."""
+    reason = CertificateReason(name=name, verdict=None, message=message, remedy=remedy)
+    return Certificate(verdict=None, reasons=(reason,), measured={}, errors={})
 
 
 _LAG_UNKNOWN = (
@@ -86,53 +81,59 @@ _LAG_UNKNOWN = (
 )
 
 
-def _without_client(manifest: Mapping[str, Any]) -> tuple[str, str]:
-    if manifest.get("clock") == "virtual":
+def _without_client(manifest: RunManifest) -> tuple[str, str]:
+    if manifest.clock == "virtual":
         return "virtual_time", "virtual time: the client takes none, so there is none to certify"
     return "not_recorded", "not recorded: this run tells nothing of its client"
 
 
-def _bounds(limit: Limit, figures: RunFigures, manifest: Mapping[str, Any]) -> Bounds:
-    reference = _reference(limit.of, figures, manifest)
+def _bounds(limit: ClientLimit, metrics: RunMetrics, manifest: RunManifest) -> Bounds:
+    reference = _reference(limit.of, metrics, manifest)
     return (
         limit.degraded.value(reference),
         None if limit.invalid is None else limit.invalid.value(reference),
     )
 
 
-def _reference(of: str | None, figures: RunFigures, manifest: Mapping[str, Any]) -> float | None:
+def _reference(of: str | None, metrics: RunMetrics, manifest: RunManifest) -> float | None:
     """Return what the shares of a limit are of; answers without a pace have their TTFT for it."""
     if of == "max_failed_share":
-        share: float | None = manifest.get("max_failed_share")
-        return share
-    ttft, tpot, e2e = (figures.metrics[name] for name in ("ttft_ms", "tpot_ms", "e2e_ms"))
-    found = {"TTFT p50": ttft, "TPOT p50": tpot or ttft, "E2E p50": e2e}.get(of or "")
-    return found["p50"] if found else None
+        return manifest.max_failed_share
+    values = metrics.run
+    found = {
+        "TTFT p50": values.ttft_ms,
+        "TPOT p50": values.tpot_ms or values.ttft_ms,
+        "E2E p50": values.e2e_ms,
+    }.get(of or "")
+    return found.p50 if found else None
 
 
 def _reasons(
-    seen: Mapping[str, Seen], bounds: Mapping[str, Bounds], *, more: int, goes_first: bool
-) -> Iterator[dict[str, Any]]:
+    measured: Mapping[str, ClientMetric],
+    bounds: Mapping[str, Bounds],
+    *,
+    more: int,
+    goes_first: bool,
+) -> Iterator[CertificateReason]:
     for limit in LIMITS:
-        value, (degraded, invalid) = seen[limit.name].value, bounds[limit.name]
-        if value is None or value <= degraded:
+        metric, (degraded, invalid) = measured[limit.name], bounds[limit.name]
+        if metric.value is None or metric.value <= degraded:
             continue
-        readings = seen[limit.name].readings
-        enough = readings is None or readings >= ENOUGH_READINGS
-        is_invalid = invalid is not None and value > invalid and enough
+        enough = metric.readings is None or metric.readings >= ENOUGH_READINGS
+        is_invalid = invalid is not None and metric.value > invalid and enough
         exceeded = invalid if invalid is not None and is_invalid else degraded
-        yield {
-            "name": limit.name,
-            "verdict": INVALID if is_invalid else DEGRADED,
-            "message": f"{seen[limit.name].words}; the limit is {amount(exceeded, limit.unit)}",
-            "remedy": _remedy(limit.name, seen["cpu"].value, more, goes_first=goes_first),
-        }
+        yield CertificateReason(
+            name=limit.name,
+            verdict=INVALID if is_invalid else DEGRADED,
+            message=f"{metric.words}; the limit is {amount(exceeded, limit.unit)}",
+            remedy=_remedy(limit.name, measured["cpu"].value, more, goes_first=goes_first),
+        )
 
 
-def _goes_first(manifest: Mapping[str, Any]) -> bool:
+def _goes_first(manifest: RunManifest) -> bool:
     """Return whether all processes of the client ran before others, as the system let them."""
-    workers = (manifest.get("client") or {}).get("workers") or []
-    return all(worker.get("priority") == "realtime" for worker in workers)
+    workers = manifest.client.workers if manifest.client else ()
+    return all(worker.priority == "realtime" for worker in workers)
 
 
 def _remedy(name: str, cpu: float | None, more: int, *, goes_first: bool) -> str:

@@ -1,21 +1,22 @@
-"""How far off a client may have set the figures of its run, and what that means for an effect."""
+"""How far off a client may have set the metrics of its run, and what that means for an effect."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from harness.results.client.limits import LIMITS
-from harness.results.client.metrics import Seen, wall_s
-from harness.results.metrics import RunFigures
+from harness.results.client.metrics import ClientMetric, wall_s
+from harness.results.metrics import RunMetrics
+from harness.results.statistics import Distribution
+from harness.results.store import RunManifest
+from harness.results.summary import RunRow
 
-Row = Mapping[str, Any]
 _DEGRADED = "DEGRADED"
 _USAGE_LIMIT = next(limit for limit in LIMITS if limit.name == "usage_missing")
 
 
 def certified_errors(
-    seen: Mapping[str, Seen], figures: RunFigures, manifest: Mapping[str, Any]
+    measured: Mapping[str, ClientMetric], metrics: RunMetrics, manifest: RunManifest
 ) -> dict[str, float | None]:
     """Return by how much of its p50 the client may have set each of four metrics off.
 
@@ -24,31 +25,31 @@ def certified_errors(
     comes on top. A load that fell short, and a clock that stood still, may be in all of them. None
     where the lag is not known, or tokens were not counted by the server.
     """
-    requests, metrics = figures.requests, figures.metrics
-    general = _general(seen, manifest)
-    lag_ms, delay_ms = seen["loop_lag"].value, seen["send_delay"].value
+    requests, values = metrics.requests, metrics.run
+    general = _general(measured, manifest)
+    lag_ms, delay_ms = measured["loop_lag"].value, measured["send_delay"].value
     paced = requests[requests["measured"] & requests["tpot_ms"].notna()]
     span_ms = (paced["last_token_ns"] - paced["first_token_ns"]).median() / 1e6
     late_ms = None if lag_ms is None else lag_ms + (delay_ms or 0.0)
-    counted = (seen["usage_missing"].value or 0.0) <= _USAGE_LIMIT.degraded.least
+    counted = (measured["usage_missing"].value or 0.0) <= _USAGE_LIMIT.degraded.least
     return {
-        "ttft_ms": _sum(_part(lag_ms, _p50(metrics["ttft_ms"])), general),
-        "scheduled_ttft_ms": _sum(_part(late_ms, _p50(metrics["scheduled_ttft_ms"])), general),
+        "ttft_ms": _sum(_part(lag_ms, _p50(values.ttft_ms)), general),
+        "scheduled_ttft_ms": _sum(_part(late_ms, _p50(values.scheduled_ttft_ms)), general),
         "tpot_ms": _sum(_part(lag_ms, span_ms), general) if counted and len(paced) else None,
         "output_tokens_per_s": general if counted else None,
     }
 
 
-def _general(seen: Mapping[str, Seen], manifest: Mapping[str, Any]) -> float:
+def _general(measured: Mapping[str, ClientMetric], manifest: RunManifest) -> float:
     """Return the share of the load that was not offered, and of the time that no clock counted."""
-    short = max(seen[name].value or 0.0 for name in ("load_not_delivered", "in_flight"))
-    stood_s = max(0.0, seen["wall_clock_stepped"].value or 0.0) / 1e3
+    short = max(measured[name].value or 0.0 for name in ("load_not_delivered", "in_flight"))
+    stood_s = max(0.0, measured["wall_clock_stepped"].value or 0.0) / 1e3
     length_s = wall_s(manifest)
     return short + (stood_s / length_s if length_s else 0.0)
 
 
-def _p50(statistics: Mapping[str, Any] | None) -> float | None:
-    return statistics["p50"] if statistics else None
+def _p50(distribution: Distribution | None) -> float | None:
+    return distribution.p50 if distribution else None
 
 
 def _part(error_ms: float | None, whole_ms: float | None) -> float | None:
@@ -59,7 +60,7 @@ def _sum(part: float | None, general: float) -> float | None:
     return None if part is None else part + general
 
 
-def error_of_pairs(pairs: Sequence[tuple[Row, Row]], metric: str) -> float | None:
+def error_of_pairs(pairs: Sequence[tuple[RunRow, RunRow]], metric: str) -> float | None:
     """Return how large an effect the clients of these pairs of runs could have made, as a share.
 
     Of DEGRADED runs only, both of a pair together, in the worst block: 0 where none is DEGRADED,
@@ -75,9 +76,7 @@ def error_of_pairs(pairs: Sequence[tuple[Row, Row]], metric: str) -> float | Non
     return worst
 
 
-def _error(run: Row, metric: str) -> float | None:
-    certificate = run.get("certificate") or {}
-    if certificate.get("verdict") != _DEGRADED:
+def _error(run: RunRow, metric: str) -> float | None:
+    if run.certificate.verdict != _DEGRADED:
         return 0.0
-    error: float | None = (certificate.get("errors") or {}).get(metric.partition(".")[0])
-    return error
+    return run.certificate.errors.get(metric.partition(".")[0])

@@ -14,7 +14,7 @@ ENOUGH_READINGS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What a measured value must not exceed: `least`, or a share of a figure where that is more."""
+    """What a measured value must not exceed: `least`, or a share of a metric where that is more."""
 
     least: float  # in the limit's unit
     share: float | None = None  # of what the limit's `of` names
@@ -27,7 +27,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class ClientLimit:
     """One thing that is measured of a client: DEGRADED above one bound, INVALID above another."""
 
     name: str
@@ -58,15 +58,15 @@ def amount(value: float, unit: Unit) -> str:
     return f"{significant(int(value) if value == int(value) else value, 2)} ms"
 
 
-LIMITS: tuple[Limit, ...] = (
-    Limit(
+LIMITS: tuple[ClientLimit, ...] = (
+    ClientLimit(
         name="load_not_delivered",
         measures="open loop: what the rate of started conversations lacks of the schedule's",
         unit="share",
         degraded=Bound(least=0.02),
         invalid=Bound(least=0.10),
     ),
-    Limit(
+    ClientLimit(
         name="send_delay",
         measures="open loop: sent − scheduled, p99 of the measured requests",
         unit="ms",
@@ -74,7 +74,7 @@ LIMITS: tuple[Limit, ...] = (
         invalid=Bound(least=20.0, share=0.25),
         of="TTFT p50",
     ),
-    Limit(
+    ClientLimit(
         name="turn_round",
         measures="closed loop: sent − end of the answer before and its think time, p99",
         unit="ms",
@@ -82,7 +82,7 @@ LIMITS: tuple[Limit, ...] = (
         invalid=Bound(least=20.0, share=0.25),
         of="E2E p50",
     ),
-    Limit(
+    ClientLimit(
         name="loop_lag",
         measures="how late the event loop wakes, p99 of the worst worker",
         unit="ms",
@@ -90,35 +90,35 @@ LIMITS: tuple[Limit, ...] = (
         invalid=Bound(least=20.0, share=0.50),
         of="TPOT p50",
     ),
-    Limit(
+    ClientLimit(
         name="cpu",
         measures="CPU time / wall time of the busiest worker",
         unit="share",
         degraded=Bound(least=0.80),
         invalid=Bound(least=0.95),
     ),
-    Limit(
+    ClientLimit(
         name="in_flight",
         measures="closed loop: what the mean of conversations alive lacks of the concurrency",
         unit="share",
         degraded=Bound(least=0.02),
         invalid=Bound(least=0.10),
     ),
-    Limit(
+    ClientLimit(
         name="open_files",
         measures="most open files / how many the process may have",
         unit="share",
         degraded=Bound(least=0.80),
         invalid=Bound(least=0.99),
     ),
-    Limit(
+    ClientLimit(
         name="ports",
         measures="ports held by connections of one minute / ports there are",
         unit="share",
         degraded=Bound(least=0.80),
         invalid=Bound(least=1.0),
     ),
-    Limit(
+    ClientLimit(
         name="failed_share",
         measures="failed requests / all sent",
         unit="share",
@@ -126,35 +126,35 @@ LIMITS: tuple[Limit, ...] = (
         invalid=Bound(least=0.05, share=1.0),
         of="max_failed_share",
     ),
-    Limit(
+    ClientLimit(
         name="usage_missing",
         measures="answers whose tokens the server did not count / answers",
         unit="share",
         degraded=Bound(least=0.01),
         invalid=None,
     ),
-    Limit(
+    ClientLimit(
         name="shorter_than_asked",
         measures="output tokens that did not come / those asked for",
         unit="share",
         degraded=Bound(least=0.01),
         invalid=None,
     ),
-    Limit(
+    ClientLimit(
         name="read_on_the_clock",
         measures="answers read while the clock ran / requests",
         unit="share",
         degraded=Bound(least=0.01),
         invalid=None,
     ),
-    Limit(
+    ClientLimit(
         name="beyond_calibration",
         measures="output tokens/s of a worker / the most for which one was calibrated",
         unit="share",
         degraded=Bound(least=1.0),
         invalid=None,
     ),
-    Limit(
+    ClientLimit(
         name="wall_clock_stepped",
         measures="how far the wall clock jumped ahead of the monotonic one",
         unit="ms",

@@ -3,96 +3,146 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.results.analysis import summarize
-from harness.results.diagnosis.limits import LIMITS
-from harness.results.diagnosis.run import diagnose_run
+from harness.results.diagnosis.limits import LIMITS, BottleneckLimit
+from harness.results.diagnosis.run import Finding, RunDiagnosis, diagnose_run
 from harness.results.panels import Panel, arm_key, arm_title, panels
-from harness.results.store import finite, read_runs
+from harness.results.store import LoadFacts, finite, read_runs
+from harness.results.summary import ArmRow, RunRow, Summary
 
-Row = dict[str, Any]
 SCHEMA_VERSION = 1
 _OWN = ("key", "engine", "label", "arm", "block", "workload", "load", "status", "reason")
-_FROM_SUMMARY = ("name", "model", "hardware", "simulated", "stand_in")
-# What has requests that were asked as planned; of an invalid run it is the client that is named.
+# Runs with the requests that were planned; of an invalid one it is the client that is named.
 _DIAGNOSED = ("ok", "invalid", "interrupted")
+_NOTHING = RunDiagnosis(measured={}, unjudged={})
 
 
-def diagnosis(directory: Path) -> Row:
-    """Return what `harness diagnose --json` prints. Reads the store only. Raises `StoreError`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedFinding:
+    """A finding that arms of one panel share; its evidence is that of one of them."""
+
+    finding: Finding
+    evidence_of: str
+    bottleneck_of: tuple[str, ...]  # arms
+    also_in: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PanelDiagnosis:
+    """What the arms of one workload at one load have in common."""
+
+    workload: str
+    load: LoadFacts
+    title: str
+    findings: tuple[SharedFinding, ...]
+    clear_arms: tuple[str, ...]
+    not_judged_arms: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What limits the runs of a sweep."""
+
+    summary: Summary
+    panels: tuple[PanelDiagnosis, ...]
+    found: Mapping[str, RunDiagnosis]  # run key → what was found; not in it: not judged
+
+    def document(self) -> dict[str, Any]:
+        """Return what `harness diagnose --json` prints."""
+        summary = self.summary
+        document = {
+            "schema_version": SCHEMA_VERSION,
+            "name": summary.name,
+            "model": summary.model,
+            "hardware": summary.hardware.model_dump(),
+            "simulated": summary.simulated,
+            "stand_in": summary.stand_in,
+            "limits": [asdict(limit) for limit in LIMITS],
+            "panels": [_panel_document(panel) for panel in self.panels],
+            "runs": [self._run_document(row) for row in summary.runs],
+        }
+        whole: dict[str, Any] = finite(document)
+        return whole
+
+    def _run_document(self, row: RunRow) -> dict[str, Any]:
+        own = {name: getattr(row, name) for name in _OWN}
+        found = asdict(self.found.get(row.key, _NOTHING))
+        return {**own, "load": row.load.model_dump(), **found, "judged": row.key in self.found}
+
+
+def _panel_document(panel: PanelDiagnosis) -> dict[str, Any]:
+    findings = [{**one.pop("finding"), **one} for one in asdict(panel)["findings"]]
+    return {**asdict(panel), "load": panel.load.model_dump(), "findings": findings}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arm:
+    title: str
+    runs: list[RunDiagnosis]
+    names: list[str]  # of the findings of at least half of its judged runs
+
+
+def diagnosis(directory: Path) -> Diagnosis:
+    """Diagnose the runs of a stored sweep. Reads the store only. Raises `StoreError`."""
     summary = summarize(directory)
-    kept = {row["key"] for row in summary["runs"] if row["status"] in _DIAGNOSED and row["metrics"]}
+    kept = {row.key for row in summary.runs if row.status in _DIAGNOSED and row.metrics}
     found = {
-        stored.manifest["key"]: diagnose_run(stored)
+        stored.manifest.key: diagnose_run(stored)
         for stored in read_runs(directory)
-        if stored.manifest["key"] in kept
+        if stored.manifest.key in kept
     }
-    runs = [_run(row, found.get(row["key"])) for row in summary["runs"]]
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        **{name: summary[name] for name in _FROM_SUMMARY},
-        "limits": [_limit(limit) for limit in LIMITS],
-        "panels": [_panel(panel, found) for panel in panels(summary)],
-        "runs": runs,
-    }
-    whole: Row = finite(document)
-    return whole
+    return Diagnosis(
+        summary=summary,
+        panels=tuple(_panel(panel, found) for panel in panels(summary)),
+        found=found,
+    )
 
 
-def _limit(limit: Any) -> Row:
-    names = ("name", "title", "measures", "unit", "above", "reason")
-    return {name: getattr(limit, name) for name in names}
-
-
-def _run(row: Mapping[str, Any], found: Row | None) -> Row:
-    nothing: Row = {"bottleneck": None, "findings": [], "measured": {}, "unjudged": {}}
-    return {**{name: row[name] for name in _OWN}, **(found or nothing), "judged": found is not None}
-
-
-def _panel(panel: Panel, found: Mapping[str, Row]) -> Row:
-    """Return what the arms of one workload at one load have in common.
+def _panel(panel: Panel, found: Mapping[str, RunDiagnosis]) -> PanelDiagnosis:
+    """Gather the findings of one panel's arms.
 
     A finding is an arm's when at least half of its judged runs have it; its evidence is that of the
     first arm that it is the bottleneck of, the baseline if that is one.
     """
     arms = [_arm(panel, arm, found) for arm in panel.arms]
-    judged = [arm for arm in arms if arm["runs"]]
-    return {
-        "workload": panel.workload,
-        "load": panel.load,
-        "title": panel.title,
-        "findings": [
-            _gathered(limit.name, with_it)
+    judged = [arm for arm in arms if arm.runs]
+    return PanelDiagnosis(
+        workload=panel.workload,
+        load=panel.load,
+        title=panel.title,
+        findings=tuple(
+            _shared(limit, with_it)
             for limit in LIMITS
-            if (with_it := [arm for arm in judged if limit.name in arm["names"]])
-        ],
-        "clear_arms": [arm["title"] for arm in judged if not arm["names"]],
-        "not_judged_arms": [arm["title"] for arm in arms if not arm["runs"]],
-    }
+            if (with_it := [arm for arm in judged if limit.name in arm.names])
+        ),
+        clear_arms=tuple(arm.title for arm in judged if not arm.names),
+        not_judged_arms=tuple(arm.title for arm in arms if not arm.runs),
+    )
 
 
-def _arm(panel: Panel, arm: Mapping[str, Any], found: Mapping[str, Row]) -> Row:
-    runs = [found[run["key"]] for run in panel.runs_of(arm) if run["key"] in found]
+def _arm(panel: Panel, arm: ArmRow, found: Mapping[str, RunDiagnosis]) -> _Arm:
+    runs = [found[run.key] for run in panel.runs_of(arm) if run.key in found]
     several = len({key for key, _ in (arm_key(one) for one in panel.arms)}) > 1
-    title = f"{arm['label']}: {arm_title(arm)}" if several else arm_title(arm)
+    title = f"{arm.label}: {arm_title(arm)}" if several else arm_title(arm)
     names = [limit.name for limit in LIMITS if _in_half(limit.name, runs)]
-    return {"title": title, "runs": runs, "names": names}
+    return _Arm(title=title, runs=runs, names=names)
 
 
-def _in_half(name: str, runs: Sequence[Row]) -> bool:
-    having = sum(any(one["name"] == name for one in run["findings"]) for run in runs)
+def _in_half(name: str, runs: Sequence[RunDiagnosis]) -> bool:
+    having = sum(any(one.name == name for one in run.findings) for run in runs)
     return bool(runs) and 2 * having >= len(runs)
 
 
-def _gathered(name: str, arms: Sequence[Row]) -> Row:
-    first = [arm for arm in arms if arm["names"][0] == name]
+def _shared(limit: BottleneckLimit, arms: Sequence[_Arm]) -> SharedFinding:
+    first = [arm for arm in arms if arm.names[0] == limit.name]
     shown = (first or list(arms))[0]
-    finding = next(one for run in shown["runs"] for one in run["findings"] if one["name"] == name)
-    return {
-        **finding,
-        "evidence_of": shown["title"],
-        "bottleneck_of": [arm["title"] for arm in first],
-        "also_in": [arm["title"] for arm in arms if arm not in first],
-    }
+    return SharedFinding(
+        finding=next(one for run in shown.runs for one in run.findings if one.name == limit.name),
+        evidence_of=shown.title,
+        bottleneck_of=tuple(arm.title for arm in first),
+        also_in=tuple(arm.title for arm in arms if arm not in first),
+    )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from harness.results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
+from harness.results.diagnosis.measured import NOTHING_TO_SEE, DiagnosedRun, Measured, not_stored
 
 
-def drafts(run: Looked) -> Measured:
+def drafts(run: DiagnosedRun) -> Measured:
     """Measure which share of the drafted tokens was not accepted."""
-    drafted = run.counter("drafted_tokens")
+    drafted = run.counters.drafted_tokens
     asked = run.toggle("speculative")
     if drafted is None and asked not in (None, "off"):
-        return untold("how many tokens were drafted")
+        return not_stored("how many tokens were drafted")
     if not drafted:
         return NOTHING_TO_SEE
-    accepted, length = run.counter("accepted_tokens"), run.figures.metrics["mean_accepted_length"]
+    accepted, length = run.counters.accepted_tokens, run.metrics.run.mean_accepted_length
     if accepted is None:
-        return untold("how many drafted tokens were accepted")
+        return not_stored("how many drafted tokens were accepted")
     brought = "" if length is None else f"; a verify step brings {length:.2f} tokens more than one"
     return Measured(
         value=1 - accepted / drafted,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from harness.results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
+from harness.results.diagnosis.measured import NOTHING_TO_SEE, DiagnosedRun, Measured, not_stored
 from harness.results.diagnosis.stalls import gaps_beside_prefills
+from harness.results.store import StepFloor
 from harness.results.units import significant
 
 _FEW_DECODING = 8  # more of them, and arithmetic and attention are no longer small beside weights
@@ -25,25 +26,25 @@ class _Pace(NamedTuple):
     decoding: float  # sequences at once, on average
 
 
-def launches(run: Looked) -> Measured:
+def launches(run: DiagnosedRun) -> Measured:
     """Measure how far steps without graphs, or without overlap, are from their floor."""
     off = _off(run)
     if off is None:
-        return untold("whether CUDA graphs are on")
+        return not_stored("whether CUDA graphs are on")
     return _against_floor(run, off) if off else NOTHING_TO_SEE
 
 
-def far_from_floor(run: Looked) -> Measured:
+def far_from_floor(run: DiagnosedRun) -> Measured:
     """Measure how far steps are from their floor where graphs and overlap are on."""
     off = _off(run)
     if off is None:
-        return untold("whether CUDA graphs are on")
+        return not_stored("whether CUDA graphs are on")
     return NOTHING_TO_SEE if off else _against_floor(run, [])
 
 
-def _off(run: Looked) -> list[str] | None:
+def _off(run: DiagnosedRun) -> list[str] | None:
     """Return which of the two are off: by a counter of replayed steps, else by the toggles."""
-    replayed, steps = run.counter("graph_steps"), run.counter("steps")
+    replayed, steps = run.counters.graph_steps, run.counters.steps
     graphs = run.toggle("cuda_graphs")
     if graphs is None and replayed is None:
         return None
@@ -52,15 +53,15 @@ def _off(run: Looked) -> list[str] | None:
     return names + ["overlap_scheduling"] * (run.toggle("overlap_scheduling") == "off")
 
 
-def _against_floor(run: Looked, off: list[str]) -> Measured:
-    if run.counter("drafted_tokens"):
+def _against_floor(run: DiagnosedRun, off: list[str]) -> Measured:
+    if run.counters.drafted_tokens:
         return NOTHING_TO_SEE  # a step then brings several tokens, and has drafts beside it
-    floor = run.manifest.get("decode_floor")
+    floor = run.manifest.decode_floor
     gaps_ms, beside = gaps_beside_prefills(run)
     if not len(gaps_ms) or beside.mean() > _MOST_BESIDE:
         return NOTHING_TO_SEE  # no answer of two tokens, or hardly a gap that is only decoding
     if floor is None:
-        return untold("the floor of a step (an unknown model or GPU)")
+        return not_stored("the floor of a step (an unknown model or GPU)")
     pace = _pace(run, floor, float(np.percentile(gaps_ms, _UNDISTURBED)))
     if pace is None or pace.decoding > _FEW_DECODING:
         return NOTHING_TO_SEE
@@ -78,9 +79,9 @@ def _against_floor(run: Looked, off: list[str]) -> Measured:
     )
 
 
-def _pace(run: Looked, floor: dict[str, Any], gap_ms: float) -> _Pace | None:
+def _pace(run: DiagnosedRun, floor: StepFloor, gap_ms: float) -> _Pace | None:
     """Return the pace of a run; None where no answer has a length in time."""
-    requests: pd.DataFrame = run.figures.requests[run.figures.requests["ok"]]
+    requests: pd.DataFrame = run.metrics.requests[run.metrics.requests["ok"]]
     spans_ns = requests["last_token_ns"] - requests["first_token_ns"]
     whole_ns = float(requests["last_token_ns"].max() - requests["first_token_ns"].min())
     total_ns = float(spans_ns.sum())
@@ -89,5 +90,5 @@ def _pace(run: Looked, floor: dict[str, Any], gap_ms: float) -> _Pace | None:
     decoding = max(1.0, total_ns / whole_ns)
     lengths = requests["prompt_tokens"].fillna(0) + requests["output_tokens"] / 2
     context = float((lengths * spans_ns).sum()) / total_ns
-    floor_s = floor["step_s"] + floor["context_token_s"] * decoding * context
+    floor_s = floor.step_s + floor.context_token_s * decoding * context
     return _Pace(gap_ms, 1e3 * floor_s, decoding)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
+from harness.results.diagnosis.measured import NOTHING_TO_SEE, DiagnosedRun, Measured, not_stored
 from harness.results.units import count
 from harness.results.warnings import peak_in_flight
 
@@ -13,14 +13,14 @@ _ROOM = (
 )
 
 
-def preemptions(run: Looked) -> Measured:
+def preemptions(run: DiagnosedRun) -> Measured:
     """Measure how often a sequence was put back to make room, for each answered request."""
-    preempted = run.figures.metrics["preemptions"]
+    preempted = run.metrics.run.preemptions
     if preempted is None:
-        return untold("how often sequences were preempted")
+        return not_stored("how often sequences were preempted")
     if not run.answered:
         return NOTHING_TO_SEE
-    room, swaps = run.fact("kv_tokens"), run.toggle("preemption") == "swap"
+    room, swaps = run.facts.kv_tokens, run.toggle("preemption") == "swap"
     said = "" if room is None else f" in a cache of {room:,} tokens"
     return Measured(
         value=preempted / run.answered,
@@ -30,7 +30,7 @@ def preemptions(run: Looked) -> Measured:
     )
 
 
-def kv_room(run: Looked) -> Measured:
+def kv_room(run: DiagnosedRun) -> Measured:
     """Measure which share of what is in flight has no room: what it would hold, against the room.
 
     A request holds its prompt, less what the prefix cache shares, and on average half of its
@@ -39,14 +39,14 @@ def kv_room(run: Looked) -> Measured:
     """
     if run.toggle("batching") in ("static", "none") or not run.answered:
         return NOTHING_TO_SEE
-    room, limit = run.fact("kv_tokens"), run.fact("running_limit")
+    room, limit = run.facts.kv_tokens, run.facts.running_limit
     if room is None:
-        return untold("the size of the KV cache")
+        return not_stored("the size of the KV cache")
     contiguous = run.toggle("paged_kv") == "off"
-    each = run.fact("max_model_len") if contiguous else _held_by_one(run)
+    each = run.facts.max_model_len if contiguous else _held_by_one(run)
     if not each:
-        return untold("how many tokens a request holds")
-    in_flight = peak_in_flight(run.figures.requests)
+        return not_stored("how many tokens a request holds")
+    in_flight = peak_in_flight(run.metrics.requests)
     slots = in_flight if limit is None else min(in_flight, limit)
     ran = _ran_at_once(run)
     if ran is not None and ran * each < _FILLED * room:
@@ -61,17 +61,17 @@ def kv_room(run: Looked) -> Measured:
     )
 
 
-def _ran_at_once(run: Looked) -> float | None:
+def _ran_at_once(run: DiagnosedRun) -> float | None:
     """Return how many sequences ran at once: at most where it is counted, else on average."""
-    steps, filled = run.counter("steps"), run.counter("sequence_steps")
+    steps, filled = run.counters.steps, run.counters.sequence_steps
     mean = filled / steps if steps and filled is not None else None
-    most = run.counter("peak_running")
+    most = run.counters.peak_running
     return mean if most is None else most
 
 
-def _held_by_one(run: Looked) -> float | None:
+def _held_by_one(run: DiagnosedRun) -> float | None:
     """Return the tokens that a request holds on average; None where they were not counted."""
-    requests = run.figures.requests[run.figures.requests["ok"]]
-    hits = run.figures.metrics["prefix_hit_rate"] or 0.0
+    requests = run.metrics.requests[run.metrics.requests["ok"]]
+    hits = run.metrics.run.prefix_hit_rate or 0.0
     held = requests["prompt_tokens"] * (1 - hits) + requests["output_tokens"] / 2
     return None if held.isna().any() else float(held.mean())

@@ -11,7 +11,7 @@ from harness.results.units import significant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class BottleneckLimit:
     """One bottleneck: it is named where the value lies above `above`."""
 
     name: str
@@ -35,8 +35,8 @@ def amount(value: float, unit: str) -> str:
 
 
 # Causes before their consequences: the first that is found is called the bottleneck.
-LIMITS: tuple[Limit, ...] = (
-    Limit(
+LIMITS: tuple[BottleneckLimit, ...] = (
+    BottleneckLimit(
         name="client",
         title="the client is the limit",
         measures="reasons on the client's certificate",
@@ -44,7 +44,7 @@ LIMITS: tuple[Limit, ...] = (
         above=0,
         reason="figures of a client that is late are not the server's, so nothing else counts",
     ),
-    Limit(
+    BottleneckLimit(
         name="preemptions",
         title="sequences lose their KV blocks",
         measures="preemptions / answered requests",
@@ -52,7 +52,7 @@ LIMITS: tuple[Limit, ...] = (
         above=0.01,
         reason="a preempted sequence is computed again; from one in a hundred on the P99 holds it",
     ),
-    Limit(
+    BottleneckLimit(
         name="kv_room",
         title="the KV cache is full",
         measures="tokens that requests in flight would hold beyond the KV room / all of them",
@@ -60,7 +60,7 @@ LIMITS: tuple[Limit, ...] = (
         above=0.10,
         reason="some must wait though slots are free; lengths in flight are known to a tenth",
     ),
-    Limit(
+    BottleneckLimit(
         name="idle_slots",
         title="slots stand idle in a batch",
         measures="static or no batching: slots without a token in a step / slots in use",
@@ -68,7 +68,7 @@ LIMITS: tuple[Limit, ...] = (
         above=0.25,
         reason="answers of unlike lengths leave a quarter idle; continuous batching fills them",
     ),
-    Limit(
+    BottleneckLimit(
         name="cache_unused",
         title="prefixes could be found and are not",
         measures="prefix hits / prompt tokens, what they lack of the ceiling",
@@ -76,7 +76,7 @@ LIMITS: tuple[Limit, ...] = (
         above=0.20,
         reason="a fifth of all prompt tokens computed in vain; blocks and races explain less",
     ),
-    Limit(
+    BottleneckLimit(
         name="hidden_prefix",
         title="what prompts share stands behind what differs",
         measures="prompt tokens seen before, behind the first that differs / prompt tokens",
@@ -84,7 +84,7 @@ LIMITS: tuple[Limit, ...] = (
         above=0.20,
         reason="the same fifth, which no cache finds until the prompt is put in another order",
     ),
-    Limit(
+    BottleneckLimit(
         name="drafts",
         title="most drafted tokens are thrown away",
         measures="drafted tokens that were not accepted / drafted tokens",
@@ -92,7 +92,7 @@ LIMITS: tuple[Limit, ...] = (
         above=0.85,
         reason="of five drafted tokens less than 0.75 stand: a step then costs what it brings",
     ),
-    Limit(
+    BottleneckLimit(
         name="launches",
         title="steps wait for the host to launch kernels",
         measures="CUDA graphs or overlap off, few decoding at once: P10 of token gaps / floor",
@@ -100,7 +100,7 @@ LIMITS: tuple[Limit, ...] = (
         above=2.0,
         reason="good kernels reach 60 % of the bandwidth, a factor of 1.7; the rest is the host",
     ),
-    Limit(
+    BottleneckLimit(
         name="far_from_floor",
         title="steps are far from what the memory allows",
         measures="CUDA graphs and overlap on, few decoding at once: P10 of token gaps / floor",
@@ -108,7 +108,7 @@ LIMITS: tuple[Limit, ...] = (
         above=5.0,
         reason="narrow weights and small models reach a third or a fourth; beyond, the host leads",
     ),
-    Limit(
+    BottleneckLimit(
         name="arrivals",
         title="requests come faster than they are answered",
         measures="open loop: requests that piled up from half-way to the last start",
@@ -116,7 +116,7 @@ LIMITS: tuple[Limit, ...] = (
         above=0,
         reason="counted only where waits grow as well: then no finite queue is long enough",
     ),
-    Limit(
+    BottleneckLimit(
         name="queue",
         title="requests wait before they are computed",
         measures="time in the engine's queue / TTFT, means of the measured requests",
@@ -124,7 +124,7 @@ LIMITS: tuple[Limit, ...] = (
         above=0.50,
         reason="more than half of the TTFT is waiting: a faster prefill would not be seen",
     ),
-    Limit(
+    BottleneckLimit(
         name="prefill_stalls",
         title="prefills hold up the answers of others",
         measures="what gaps beside other prompts' prefills have above a gap without / all gaps",

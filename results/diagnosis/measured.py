@@ -1,14 +1,12 @@
-"""What every rule starts from and comes to: one stored run; one measured value."""
+"""What every rule gets and returns: one stored run; one measured value."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from harness.results.metrics import RunFigures
-from harness.results.names import is_open_loop
-from harness.results.store import RecordTable
+from harness.results.metrics import RunMetrics
+from harness.results.store import CounterMoves, EngineFacts, RecordTable, RunManifest
+from harness.results.summary import Certificate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,26 +27,27 @@ NOTHING_TO_SEE = Measured()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Looked:
+class DiagnosedRun:
     """One run, as every rule sees it."""
 
     table: RecordTable
-    figures: RunFigures
-    manifest: Mapping[str, Any]
-    certificate: Mapping[str, Any]
+    metrics: RunMetrics
+    manifest: RunManifest
+    certificate: Certificate
 
-    def counter(self, name: str) -> float | None:
-        """Return how far one of the server's counters moved; None where it is not counted."""
-        value: float | None = (self.manifest.get("counters") or {}).get(name)
-        return value
+    @property
+    def counters(self) -> CounterMoves:
+        """How far the server's counters moved."""
+        return self.manifest.counters
 
-    def fact(self, name: str) -> Any:
-        """Return what the engine said of itself; None where it said nothing."""
-        return (self.manifest.get("facts") or {}).get(name)
+    @property
+    def facts(self) -> EngineFacts:
+        """What the engine reported of itself."""
+        return self.manifest.facts
 
     def toggle(self, name: str) -> str | None:
-        """Return the value of a toggle that was asked for; None where none was."""
-        value: str | None = (self.manifest.get("toggles") or {}).get(name)
+        """Return the requested value of a toggle; None where none was requested."""
+        value = self.manifest.toggles.get(name)
         return None if value == "as it is" else value
 
     @property
@@ -60,14 +59,14 @@ class Looked:
     @property
     def open_loop(self) -> bool:
         """Whether requests were due at times of their own."""
-        return is_open_loop(self.manifest["load"])
+        return self.manifest.load.is_open_loop
 
     @property
     def answered(self) -> int:
         """Requests that were answered well."""
-        return int(self.figures.requests["ok"].sum())
+        return int(self.metrics.requests["ok"].sum())
 
 
-def untold(what: str) -> Measured:
-    """Return that something is not stored, so that nothing can be said."""
+def not_stored(what: str) -> Measured:
+    """Return that a value is not stored, so that nothing can be judged."""
     return Measured(why=f"{what} is not stored")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from harness.results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
+from harness.results.diagnosis.measured import NOTHING_TO_SEE, DiagnosedRun, Measured, not_stored
 from harness.results.units import significant
 
 
-def cache_unused(run: Looked) -> Measured:
+def cache_unused(run: DiagnosedRun) -> Measured:
     """Measure what the hit rate lacks of its ceiling."""
-    ceiling, rate = (run.figures.metrics[f"prefix_hit_{name}"] for name in ("ceiling", "rate"))
+    ceiling, rate = run.metrics.run.prefix_hit_ceiling, run.metrics.run.prefix_hit_rate
     off = "off" in (run.toggle("prefix_caching"), run.toggle("paged_kv"))
     if ceiling is None:
-        return untold("how much of the prompts a cache could find")
+        return not_stored("how much of the prompts a cache could find")
     if rate is None and not off:
-        return untold("how much of the prompts the cache found")
-    rate = 0.0 if off else rate
+        return not_stored("how much of the prompts the cache found")
+    rate = 0.0 if off or rate is None else rate
     cause, remedy = _cause(run, off=off)
     return Measured(
         value=max(0.0, ceiling - rate),
@@ -26,13 +24,13 @@ def cache_unused(run: Looked) -> Measured:
     )
 
 
-def _cause(run: Looked, *, off: bool) -> tuple[str, str]:
+def _cause(run: DiagnosedRun, *, off: bool) -> tuple[str, str]:
     if off:
         paged = run.toggle("paged_kv") == "off"
         needed = "paged_kv and prefix_caching" if paged else "prefix_caching"
         is_off = "are off" if paged else "is off"
         return f"{needed} {is_off}", f"turn {needed} on"
-    evicted = run.counter("evicted_blocks")
+    evicted = run.counters.evicted_blocks
     if evicted:
         return (
             f"{evicted:,.0f} blocks were dropped to make room",
@@ -45,14 +43,14 @@ def _cause(run: Looked, *, off: bool) -> tuple[str, str]:
     )
 
 
-def hidden_prefix(run: Looked) -> Measured:
+def hidden_prefix(run: DiagnosedRun) -> Measured:
     """Measure what was seen before and stands behind the first token that differs."""
-    overlap: dict[str, Any] | None = run.manifest.get("prompt_overlap")
+    overlap = run.manifest.prompt_overlap
     if overlap is None:
-        return untold("where prompts differ")
-    if not overlap["prompt_tokens"]:
+        return not_stored("where prompts differ")
+    if not overlap.prompt_tokens:
         return NOTHING_TO_SEE
-    hidden = overlap["hidden_tokens"] / overlap["prompt_tokens"]
+    hidden = overlap.hidden_tokens / overlap.prompt_tokens
     return Measured(
         value=hidden,
         evidence=f"{_shared(run)}{hidden:.0%} of the prompt tokens were asked before but stand "
@@ -62,13 +60,13 @@ def hidden_prefix(run: Looked) -> Measured:
     )
 
 
-def _shared(run: Looked) -> str:
+def _shared(run: DiagnosedRun) -> str:
     """Return where prompts differ from those before, in words; nothing where it is not stored."""
-    overlap: dict[str, Any] | None = run.manifest.get("prompt_overlap")
+    overlap = run.manifest.prompt_overlap
     if overlap is None:
         return ""
-    mean = overlap["prompt_tokens"] / max(1, len(run.figures.requests))
+    mean = overlap.prompt_tokens / max(1, len(run.metrics.requests))
     return (
-        f"the median prompt begins as an earlier one for {overlap['diverge_after_tokens']:,.0f} "
+        f"the median prompt begins as an earlier one for {overlap.diverge_after_tokens:,.0f} "
         f"tokens (of {significant(mean)} on average); "
     )

@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from harness.results.client import certificate
 from harness.results.diagnosis.drafts import drafts
 from harness.results.diagnosis.host import far_from_floor, launches
 from harness.results.diagnosis.kv_cache import kv_room, preemptions
 from harness.results.diagnosis.limits import LIMITS
-from harness.results.diagnosis.measured import Looked, Measured
+from harness.results.diagnosis.measured import DiagnosedRun, Measured
 from harness.results.diagnosis.prefixes import cache_unused, hidden_prefix
 from harness.results.diagnosis.slots import idle_slots
 from harness.results.diagnosis.stalls import prefill_stalls
 from harness.results.diagnosis.waiting import arrivals, client, queue
-from harness.results.metrics import run_figures
+from harness.results.metrics import run_metrics
 from harness.results.store import StoredRun
 
-_RULES: Mapping[str, Callable[[Looked], Measured]] = {
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One bottleneck of a run."""
+
+    name: str
+    value: float
+    limit: float
+    unit: str
+    evidence: str
+    next: str  # what to try
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDiagnosis:
+    """What limits one run."""
+
+    bottleneck: str | None = None  # the first of the findings
+    findings: tuple[Finding, ...] = ()
+    measured: Mapping[str, float | None]  # limit → value; None: not known, or nothing to measure
+    unjudged: Mapping[str, str]  # limit → why nothing can be judged
+
+
+_RULES: Mapping[str, Callable[[DiagnosedRun], Measured]] = {
     "client": client,
     "preemptions": preemptions,
     "kv_room": kv_room,
@@ -34,38 +57,32 @@ _RULES: Mapping[str, Callable[[Looked], Measured]] = {
 }
 
 
-def diagnose_run(stored: StoredRun) -> dict[str, Any]:
-    """Return what was found in one run.
-
-    bottleneck: the first of `findings`, or None
-    findings:   each with `name`, `value`, `limit`, `unit`, `evidence` and `next`
-    measured:   limit → value of all that was looked at; None: not known, or nothing to look at
-    unjudged:   limit → why nothing can be said
-    """
-    figures = run_figures(stored.records, stored.manifest)
-    run = Looked(
+def diagnose_run(stored: StoredRun) -> RunDiagnosis:
+    """Diagnose one run: compare what every rule measures with its limit."""
+    metrics = run_metrics(stored.records, stored.manifest)
+    run = DiagnosedRun(
         table=stored.records,
-        figures=figures,
+        metrics=metrics,
         manifest=stored.manifest,
-        certificate=certificate(figures, stored.manifest),
+        certificate=certificate(metrics, stored.manifest),
     )
-    seen = {limit.name: _RULES[limit.name](run) for limit in LIMITS}
-    findings = [
-        {
-            "name": limit.name,
-            "value": measured.value,
-            "limit": limit.above,
-            "unit": limit.unit,
-            "evidence": measured.evidence,
-            "next": measured.remedy,
-        }
+    measured = {limit.name: _RULES[limit.name](run) for limit in LIMITS}
+    findings = tuple(
+        Finding(
+            name=limit.name,
+            value=found.value,
+            limit=limit.above,
+            unit=limit.unit,
+            evidence=found.evidence,
+            next=found.remedy,
+        )
         for limit in LIMITS
-        for measured in [seen[limit.name]]
-        if measured.value is not None and measured.value > limit.above
-    ]
-    return {
-        "bottleneck": findings[0]["name"] if findings else None,
-        "findings": findings,
-        "measured": {name: measured.value for name, measured in seen.items()},
-        "unjudged": {name: one.why for name, one in seen.items() if one.why is not None},
-    }
+        for found in [measured[limit.name]]
+        if found.value is not None and found.value > limit.above
+    )
+    return RunDiagnosis(
+        bottleneck=findings[0].name if findings else None,
+        findings=findings,
+        measured={name: found.value for name, found in measured.items()},
+        unjudged={name: found.why for name, found in measured.items() if found.why is not None},
+    )

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from harness.results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
+from harness.results.diagnosis.measured import NOTHING_TO_SEE, DiagnosedRun, Measured, not_stored
 from harness.results.warnings import peak_in_flight
 
 
-def idle_slots(run: Looked) -> Measured:
+def idle_slots(run: DiagnosedRun) -> Measured:
     """Measure the slots that got no token in a step, of those that requests could have filled."""
     batching = run.toggle("batching")
     if batching is None:
-        return untold("how the engine batches")
-    in_flight = peak_in_flight(run.figures.requests) if run.answered else 0
+        return not_stored("how the engine batches")
+    in_flight = peak_in_flight(run.metrics.requests) if run.answered else 0
     if batching == "continuous" or in_flight <= 1:
         return NOTHING_TO_SEE
-    steps, filled = run.counter("steps"), run.counter("sequence_steps")
+    steps, filled = run.counters.steps, run.counters.sequence_steps
     if not steps or filled is None:
-        return untold("how many sequences got a token in a step")
-    limit = run.fact("running_limit")
+        return not_stored("how many sequences got a token in a step")
+    limit = run.facts.running_limit
     slots = in_flight if limit is None or batching == "none" else min(in_flight, limit)
     mean = filled / steps
     return Measured(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured
+from harness.results.diagnosis.measured import NOTHING_TO_SEE, DiagnosedRun, Measured
 from harness.results.metrics import event_gaps
 from harness.results.units import significant
 
@@ -14,10 +14,10 @@ _LEAST_ALONE = 0.01  # of all gaps, that must lie beside no prefill to be the me
 _UNDISTURBED = 10  # percentile of all gaps that stands in for them
 
 
-def prefill_stalls(run: Looked) -> Measured:
+def prefill_stalls(run: DiagnosedRun) -> Measured:
     """Measure what gaps beside prefills have above a gap without, as a share of all gaps."""
     gaps_ms, beside = gaps_beside_prefills(run)
-    if len(run.figures.requests) < 2 or len(gaps_ms) < _LEAST_GAPS:
+    if len(run.metrics.requests) < 2 or len(gaps_ms) < _LEAST_GAPS:
         return NOTHING_TO_SEE
     alone = gaps_ms[~beside]
     enough = len(alone) >= _LEAST_ALONE * len(gaps_ms)
@@ -25,7 +25,7 @@ def prefill_stalls(run: Looked) -> Measured:
     lost_ms = float(np.maximum(0.0, gaps_ms[beside] - base_ms).sum())
     share = lost_ms / float(gaps_ms.sum())
     p50_ms, p99_ms = (float(one) for one in np.percentile(gaps_ms, (50, 99)))
-    mixed, steps = run.counter("mixed_steps"), run.counter("steps")
+    mixed, steps = run.counters.mixed_steps, run.counters.steps
     held = f"; {mixed / steps:.0%} of the steps held prompt tokens too" if mixed and steps else ""
     return Measured(
         value=share,
@@ -36,15 +36,15 @@ def prefill_stalls(run: Looked) -> Measured:
     )
 
 
-def gaps_beside_prefills(run: Looked) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def gaps_beside_prefills(run: DiagnosedRun) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the measured gaps between tokens in ms, and which lie beside another's prefill."""
-    answered = run.figures.requests[run.figures.requests["ok"]]
+    answered = run.metrics.requests[run.metrics.requests["ok"]]
     starts_ns, ends_ns = _gaps(run)
     work = _prefills(answered["placed_ns"].to_numpy(), answered["first_token_ns"].to_numpy())
     return (ends_ns - starts_ns) / 1e6, _overlap(starts_ns, ends_ns, *work)
 
 
-def _remedy(run: Looked) -> str:
+def _remedy(run: DiagnosedRun) -> str:
     if run.toggle("chunked_prefill") == "off":
         return "turn chunked_prefill on: a step then takes a part of a prompt and all who decode"
     return (
@@ -53,9 +53,9 @@ def _remedy(run: Looked) -> str:
     )
 
 
-def _gaps(run: Looked) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _gaps(run: DiagnosedRun) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return start and end of each gap between token events of answered, measured requests."""
-    table, requests = run.table, run.figures.requests
+    table, requests = run.table, run.metrics.requests
     chosen = (requests["ok"] & requests["measured"] & requests["in_order"]).to_numpy()
     _, inside = event_gaps(table, chosen)
     times = table.event_time_ns.astype(np.float64)

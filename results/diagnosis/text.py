@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from harness.results.diagnosis.document import Diagnosis, PanelDiagnosis, SharedFinding
 from harness.results.diagnosis.limits import LIMIT_BY_NAME
 from harness.results.units import count
 from harness.results.unmeasured import unmeasured
@@ -16,40 +16,41 @@ _NAMED = 4  # arms that are named one by one
 _INDENT = "  "
 
 
-def diagnosis_lines(document: Mapping[str, Any]) -> Iterator[str]:
+def diagnosis_lines(diagnosis: Diagnosis) -> Iterator[str]:
     """Yield the lines of a sweep's diagnosis, at most 100 columns wide."""
-    mark = f" · {found}" if (found := unmeasured(document)) else ""
-    yield from _wrapped(f"{document['name']}: {count(len(document['runs']), 'run')}{mark}", "")
-    for panel in document["panels"]:
+    summary = diagnosis.summary
+    mark = f" · {found}" if (found := unmeasured(summary)) else ""
+    yield from _wrapped(f"{summary.name}: {count(len(summary.runs), 'run')}{mark}", "")
+    for panel in diagnosis.panels:
         yield ""
-        yield from _wrapped(panel["title"], "")
+        yield from _wrapped(panel.title, "")
         yield from _panel(panel)
-    yield from _unjudged(document["runs"])
+    yield from _unjudged(diagnosis)
 
 
-def _panel(panel: Mapping[str, Any]) -> Iterator[str]:
-    arms = len(panel["clear_arms"]) + len(
-        {one for found in panel["findings"] for one in found["bottleneck_of"]}
+def _panel(panel: PanelDiagnosis) -> Iterator[str]:
+    arms = len(panel.clear_arms) + len(
+        {one for found in panel.findings for one in found.bottleneck_of}
     )
-    for found in panel["findings"]:
+    for found in panel.findings:
         yield from _wrapped(f"{_title(found)}: {_whose(found, arms)}", _INDENT)
-        yield from _wrapped(f"{found['evidence_of']}: {found['evidence']}", 2 * _INDENT)
-        yield from _wrapped(f"try: {found['next']}", 2 * _INDENT)
-    if panel["clear_arms"]:
-        yield from _wrapped(f"no bottleneck found: {_names(panel['clear_arms'])}", _INDENT)
-    if panel["not_judged_arms"]:
-        none = f"not looked at, no run is good: {_names(panel['not_judged_arms'])}"
+        yield from _wrapped(f"{found.evidence_of}: {found.finding.evidence}", 2 * _INDENT)
+        yield from _wrapped(f"try: {found.finding.next}", 2 * _INDENT)
+    if panel.clear_arms:
+        yield from _wrapped(f"no bottleneck found: {_names(panel.clear_arms)}", _INDENT)
+    if panel.not_judged_arms:
+        none = f"not looked at, no run is good: {_names(panel.not_judged_arms)}"
         yield from _wrapped(none, _INDENT)
 
 
-def _title(found: Mapping[str, Any]) -> str:
-    title = LIMIT_BY_NAME[found["name"]].title
-    return title.upper() if found["bottleneck_of"] else title
+def _title(found: SharedFinding) -> str:
+    title = LIMIT_BY_NAME[found.finding.name].title
+    return title.upper() if found.bottleneck_of else title
 
 
-def _whose(found: Mapping[str, Any], arms: int) -> str:
+def _whose(found: SharedFinding, arms: int) -> str:
     """Return which arms have it first of all, and which beside something else."""
-    first, also = found["bottleneck_of"], found["also_in"]
+    first, also = found.bottleneck_of, found.also_in
     if arms == 1:
         return "the bottleneck" if first else "beside it"
     parts = []
@@ -65,10 +66,12 @@ def _names(names: Sequence[str]) -> str:
     return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
 
 
-def _unjudged(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _unjudged(diagnosis: Diagnosis) -> Iterator[str]:
     """Yield each thing that could not be judged once, and in how many runs."""
-    whys = Counter((name, why) for run in runs for name, why in run["unjudged"].items())
-    statuses = Counter(run["status"] for run in runs if not run["judged"])
+    runs, found = diagnosis.summary.runs, diagnosis.found
+    judged = [found[run.key] for run in runs if run.key in found]
+    whys = Counter((name, why) for one in judged for name, why in one.unjudged.items())
+    statuses = Counter(run.status for run in runs if run.key not in found)
     if whys or statuses:
         yield ""
     for (name, why), number in whys.items():

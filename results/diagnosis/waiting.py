@@ -5,34 +5,34 @@ from __future__ import annotations
 from harness.results.client import DEGRADED, INVALID
 from harness.results.diagnosis.kv_cache import kv_room
 from harness.results.diagnosis.limits import LIMIT_BY_NAME
-from harness.results.diagnosis.measured import NOTHING_TO_SEE, Looked, Measured, untold
+from harness.results.diagnosis.measured import NOTHING_TO_SEE, DiagnosedRun, Measured, not_stored
 from harness.results.units import significant
 from harness.results.warnings import backlog_of, peak_in_flight
 
 
-def client(run: Looked) -> Measured:
+def client(run: DiagnosedRun) -> Measured:
     """Measure how much stands against the client of the run."""
     certificate = run.certificate
-    if run.manifest.get("client") is None:
-        virtual = run.manifest.get("clock") == "virtual"
-        return NOTHING_TO_SEE if virtual else untold("what the client noted of itself")
-    against = [one for one in certificate["reasons"] if one["verdict"] in (DEGRADED, INVALID)]
+    if run.manifest.client is None:
+        virtual = run.manifest.clock == "virtual"
+        return NOTHING_TO_SEE if virtual else not_stored("what the client noted of itself")
+    against = [one for one in certificate.reasons if one.verdict in (DEGRADED, INVALID)]
     if not against:
-        known = certificate["verdict"] is not None
-        return Measured(value=0) if known else untold("how late the client's loop was")
+        known = certificate.verdict is not None
+        return Measured(value=0) if known else not_stored("how late the client's loop was")
     worst = against[0]
     return Measured(
         value=len(against),
-        evidence=f"{worst['verdict']}: {worst['message']}",
-        remedy=worst["remedy"] or "see docs/certificate.md",
+        evidence=f"{worst.verdict}: {worst.message}",
+        remedy=worst.remedy or "see docs/certificate.md",
     )
 
 
-def arrivals(run: Looked) -> Measured:
+def arrivals(run: DiagnosedRun) -> Measured:
     """Measure what piled up in an open loop whose waits grow."""
     if not run.open_loop:
         return NOTHING_TO_SEE
-    backlog = backlog_of(run.figures.requests, run.figures.window)
+    backlog = backlog_of(run.metrics.requests, run.metrics.window)
     if backlog is None:
         return Measured(value=0)
     return Measured(
@@ -46,23 +46,23 @@ def arrivals(run: Looked) -> Measured:
     )
 
 
-def queue(run: Looked) -> Measured:
+def queue(run: DiagnosedRun) -> Measured:
     """Measure the share of the TTFT that the engine's queue took, in the measured window.
 
     The engine counts over the whole run, its ramp included, in which all ask at once. What is not
     waiting in it, prefill and the way of the answer, is taken to be the same in the window.
     """
-    queued_ns = run.counter("queued_ns")
+    queued_ns = run.counters.queued_ns
     if queued_ns is None:
-        return untold("the time in the engine's queue")
-    requests = run.figures.requests
+        return not_stored("the time in the engine's queue")
+    requests = run.metrics.requests
     ttft_ms = float(requests["ttft_ms"].sum())
     if not ttft_ms > 0:
-        return untold("any TTFT")
+        return not_stored("any TTFT")
     service_ms = max(0.0, ttft_ms - queued_ns / 1e6) / max(1, run.answered)
     mean_ttft_ms = float(requests.loc[requests["measured"], "ttft_ms"].mean())
     if not mean_ttft_ms > 0:
-        return untold("any TTFT")
+        return not_stored("any TTFT")
     mean_ms = max(0.0, mean_ttft_ms - service_ms)
     share = mean_ms / mean_ttft_ms
     cause, remedy = _cause(run)
@@ -74,15 +74,15 @@ def queue(run: Looked) -> Measured:
     )
 
 
-def _cause(run: Looked) -> tuple[str, str]:
+def _cause(run: DiagnosedRun) -> tuple[str, str]:
     """Return what those who wait wait for, as far as it is known, and what to try."""
-    running, limit = run.counter("peak_running"), run.fact("running_limit")
+    running, limit = run.counters.peak_running, run.facts.running_limit
     if run.toggle("batching") in ("static", "none"):
         return (
             f"batching is {run.toggle('batching')}, so they wait for a batch to end",
             "turn batching to continuous",
         )
-    in_flight = peak_in_flight(run.figures.requests)
+    in_flight = peak_in_flight(run.metrics.requests)
     if limit is not None and (in_flight if running is None else running) >= limit:
         return (
             f"all {limit:,} slots are taken",

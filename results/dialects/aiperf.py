@@ -1,4 +1,4 @@
-"""AIPerf's `aiperf profile`: its figures from our records."""
+"""AIPerf's `aiperf profile`: its metrics from our records."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.results.dialects.figure import (
-    Figure,
+from harness.results.dialects.requests import Chosen, Requests
+from harness.results.dialects.tool_metric import (
     Floats,
     Limits,
     Spread,
+    ToolMetric,
     added,
     any_limit,
     linear,
@@ -20,7 +21,6 @@ from harness.results.dialects.figure import (
     per,
     total,
 )
-from harness.results.dialects.requests import Chosen, Requests
 
 ABOUT = "aiperf profile --streaming (AIPerf 0.13)"
 APPROXIMATIONS = (
@@ -54,8 +54,8 @@ _AVERAGE = Spread(statistics={"avg": (mean, "")})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Answers:
-    """The valid requests; what is no figure of one is NaN."""
+class _AiperfAnswers:
+    """The valid requests; what is no metric of one is NaN."""
 
     chosen: Chosen
     ttft_ms: Floats
@@ -65,11 +65,11 @@ class _Answers:
     length_s: float | None  # first start to last content, of these
 
 
-def figures(requests: Requests, limits: Limits) -> Iterator[Figure]:
-    """Yield the figures by its own headers, in its units.
+def tool_metrics(requests: Requests, limits: Limits) -> Iterator[ToolMetric]:
+    """Yield the metrics by its own headers, in its units.
 
-    A failed request, or one without content, is counted as an error and in no other figure. A
-    figure without a sample is not there.
+    A failed request, or one without content, is counted as an error and in no other metric. A
+    metric without a sample is not there.
     """
     answers = _answers(requests)
     yield from _latencies(requests, answers)
@@ -78,14 +78,14 @@ def figures(requests: Requests, limits: Limits) -> Iterator[Figure]:
         yield from _goodput(requests, answers, limits)
 
 
-def _answers(requests: Requests) -> _Answers:
+def _answers(requests: Requests) -> _AiperfAnswers:
     chosen = requests.answered(*_UNSEEN) & ~np.isnan(requests.first_ms)
     start_ms, last_ms = requests.start_ms[chosen], requests.last_ms[chosen]
     tokens = requests.tokens[chosen]
     itl_ms = np.full(len(tokens), np.nan)
     several = tokens >= 2
     itl_ms[several] = (last_ms - requests.first_ms[chosen])[several] / (tokens[several] - 1)
-    return _Answers(
+    return _AiperfAnswers(
         chosen=chosen,
         ttft_ms=requests.first_ms[chosen] - start_ms,
         latency_ms=last_ms - start_ms,
@@ -95,7 +95,7 @@ def _answers(requests: Requests) -> _Answers:
     )
 
 
-def _latencies(requests: Requests, answers: _Answers) -> Iterator[Figure]:
+def _latencies(requests: Requests, answers: _AiperfAnswers) -> Iterator[ToolMetric]:
     chosen = answers.chosen
     connecting = requests.connecting(chosen)
     bundled = "first chunk taken as 1 token" if requests.bundled(chosen) else ""
@@ -113,53 +113,53 @@ def _latencies(requests: Requests, answers: _Answers) -> Iterator[Figure]:
     )
 
 
-def _rates(requests: Requests, answers: _Answers) -> Iterator[Figure]:
+def _rates(requests: Requests, answers: _AiperfAnswers) -> Iterator[ToolMetric]:
     given, made = total(requests.prompt_tokens[answers.chosen]), int(answers.tokens.sum())
     count, length_s = len(answers.tokens), answers.length_s
     paced = answers.itl_ms[answers.itl_ms > 0]
     yield from _AVERAGE.of("Output Token Throughput Per User {}", 1e3 / paced, own=None)
     yield from _AVERAGE.of("Output Sequence Length (tokens) {}", answers.tokens, own=None)
-    yield Figure(
+    yield ToolMetric(
         name="Output Token Throughput (tokens/sec)",
         value=per(made, length_s),
         own="metrics.output_tokens_per_s",
         why="until the last content",
     )
-    yield Figure(
+    yield ToolMetric(
         name="Total Token Throughput (tokens/sec)",
         value=per(added(given, made), length_s),
         own="metrics.total_tokens_per_s",
         why="until the last content",
     )
-    yield Figure(
+    yield ToolMetric(
         name="Request Throughput (requests/sec)",
         value=per(count, length_s),
         own="metrics.requests_per_s",
         why="until the last content",
     )
-    yield Figure(
+    yield ToolMetric(
         name="Benchmark Duration (sec)",
         value=length_s,
         own="counts.duration_s",
         why="of answered ones, to last content",
     )
-    yield Figure(name="Request Count (requests)", value=count, own="counts.ok")
-    yield Figure(
+    yield ToolMetric(name="Request Count (requests)", value=count, own="counts.ok")
+    yield ToolMetric(
         name="Error Request Count (requests)", value=len(requests) - count, own="counts.failed"
     )
 
 
-def _goodput(requests: Requests, answers: _Answers, limits: Limits) -> Iterator[Figure]:
-    """A request without the figure that a limit is for does not keep it: one token has no ITL."""
+def _goodput(requests: Requests, answers: _AiperfAnswers, limits: Limits) -> Iterator[ToolMetric]:
+    """A request without the metric that a limit is for does not keep it: one token has no ITL."""
     seen = {"ttft_ms": answers.ttft_ms, "tpot_ms": answers.itl_ms, "e2e_ms": answers.latency_ms}
     good = int(meeting(limits, seen).sum())
-    yield Figure(
+    yield ToolMetric(
         name="Goodput (requests/sec)",
         value=per(good, answers.length_s),
         own="metrics.goodput_rps",
         why="from the send, one-token fails ITL",
     )
-    yield Figure(
+    yield ToolMetric(
         name="Good Request Fraction (ratio)",
         value=per(good, len(requests)),
         own="metrics.goodput_share",

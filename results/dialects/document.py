@@ -1,84 +1,131 @@
-"""Stored runs in the figures of another tool, each beside ours and with what sets them apart."""
+"""Stored runs in the metrics of another tool, each beside ours and with what sets them apart."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.results.dialects.figure import Figure
 from harness.results.dialects.requests import requests_of
-from harness.results.dialects.tools import DIALECTS, Dialect
-from harness.results.store import StoredRun, finite, read_runs
+from harness.results.dialects.tool_metric import ToolMetric
+from harness.results.dialects.tools import DIALECTS, ToolDialect
+from harness.results.store import LoadFacts, StoredRun, read_runs
+from harness.results.summary import RequestCounts, RunRow, Summary, WindowFacts, document_of
 
-_ALIKE = 5e-4  # of the larger one: figures that differ by less are called the same
+_SAME = 5e-4  # of the larger one: values that differ by less are called the same
 _WINDOW = "of the whole run; here, its window"
 
 
-def dialect_document(directory: Path, tool: str, summary: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedMetric:
+    """A metric of the tool, ours in the tool's unit, and in a few words why they differ."""
+
+    name: str
+    value: int | float | None
+    own_name: str | None
+    own_value: int | float | None
+    why: str | None  # None: they do not differ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialectRun:
+    """One run by the formulas of another tool."""
+
+    key: str
+    label: str
+    arm: str
+    block: int
+    workload: str
+    load: LoadFacts
+    window: WindowFacts | None
+    counts: RequestCounts | None
+    metrics: tuple[ComparedMetric, ...]
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether our metrics are those of a window, not of the whole run."""
+        return self.window is not None and self.window.kind == "steady"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialectReport:
+    """The runs of a sweep by the formulas of another tool."""
+
+    tool: str
+    about: str
+    approximations: tuple[str, ...]
+    runs: tuple[DialectRun, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return document_of(self)
+
+
+def dialect_report(directory: Path, tool: str, summary: Summary) -> DialectReport:
     """Return the stored runs of `directory` as `tool` would state them, in the summary's order.
 
     `summary` is that of the same folder; a run without requests is left out. Raises `StoreError`.
     """
     dialect = DIALECTS[tool]
-    stored = {run.manifest["key"]: run for run in read_runs(directory)}
-    rows = [row for row in summary["runs"] if row["key"] in stored and row["metrics"] is not None]
-    document = {
-        "tool": tool,
-        "about": dialect.about,
-        "approximations": list(dialect.approximations),
-        "runs": [_run(dialect, stored[row["key"]], row) for row in rows],
-    }
-    plain: dict[str, Any] = finite(document)
-    return plain
+    stored = {run.manifest.key: run for run in read_runs(directory)}
+    rows = [row for row in summary.runs if row.key in stored and row.metrics is not None]
+    return DialectReport(
+        tool=tool,
+        about=dialect.about,
+        approximations=dialect.approximations,
+        runs=tuple(_run(dialect, stored[row.key], row) for row in rows),
+    )
 
 
-def _run(dialect: Dialect, stored: StoredRun, row: Mapping[str, Any]) -> dict[str, Any]:
-    limits = stored.manifest.get("slo") or {}
-    figures = dialect.figures(requests_of(stored.records), limits)
-    return {
-        **{name: row[name] for name in ("key", "label", "arm", "block", "workload", "load")},
-        "window": row["window"],
-        "counts": row["counts"],
-        "figures": [_beside(figure, row) for figure in figures],
-    }
+def _run(dialect: ToolDialect, stored: StoredRun, row: RunRow) -> DialectRun:
+    metrics = dialect.metrics(requests_of(stored.records), stored.manifest.slo.limits())
+    return DialectRun(
+        key=row.key,
+        label=row.label,
+        arm=row.arm,
+        block=row.block,
+        workload=row.workload,
+        load=row.load,
+        window=row.window,
+        counts=row.counts,
+        metrics=tuple(_beside(metric, row) for metric in metrics),
+    )
 
 
-def _beside(figure: Figure, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a figure, ours in the tool's unit, and in a few words why they differ, if they do."""
-    ours = _own(figure, row)
-    return {
-        "name": figure.name,
-        "value": figure.value,
-        "own_name": figure.own,
-        "own_value": ours,
-        "why": _why(figure, ours, steady=row["window"]["kind"] == "steady"),
-    }
+def _beside(metric: ToolMetric, row: RunRow) -> ComparedMetric:
+    ours = _own(metric, row)
+    return ComparedMetric(
+        name=metric.name,
+        value=metric.value,
+        own_name=metric.own,
+        own_value=ours,
+        why=_why(metric, ours, steady=row.window is not None and row.window.kind == "steady"),
+    )
 
 
-def _own(figure: Figure, row: Mapping[str, Any]) -> float | None:
-    if figure.own is None:
+def _own(metric: ToolMetric, row: RunRow) -> int | float | None:
+    if metric.own is None:
         return None
     found: Any = row
-    for part in figure.own.split("."):
-        found = None if found is None else found.get(part)
-    value: float | None = found
-    if value is None or figure.own_factor == 1:  # a count stays a whole number
+    for part in metric.own.split("."):
+        found = None if found is None else getattr(found, part)
+    value: int | float | None = found
+    if value is None or metric.own_factor == 1:  # a count stays a whole number
         return value
-    return value * figure.own_factor
+    return value * metric.own_factor
 
 
-def _why(figure: Figure, ours: float | None, *, steady: bool) -> str | None:
-    if figure.own is None:
-        return figure.why or None
-    if _alike(figure.value, ours):
+def _why(metric: ToolMetric, ours: float | None, *, steady: bool) -> str | None:
+    if metric.own is None:
+        return metric.why or None
+    if _same(metric.value, ours):
         return None
-    of_window = steady and figure.own.startswith("metrics.")
-    return figure.why or (_WINDOW if of_window else None)
+    of_window = steady and metric.own.startswith("metrics.")
+    return metric.why or (_WINDOW if of_window else None)
 
 
-def _alike(one: float | None, other: float | None) -> bool:
+def _same(one: float | None, other: float | None) -> bool:
     if one is None or other is None:
         return one is other
-    return math.isclose(one, other, rel_tol=_ALIKE)
+    return math.isclose(one, other, rel_tol=_SAME)

@@ -1,4 +1,4 @@
-"""GuideLLM: its figures from our records."""
+"""GuideLLM: its metrics from our records."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.results.dialects.figure import Figure, Floats, Limits, any_limit, meeting, per
 from harness.results.dialects.requests import Chosen, Requests, whole_length_s
+from harness.results.dialects.tool_metric import Floats, Limits, ToolMetric, any_limit, meeting, per
 
 ABOUT = "guidellm run (GuideLLM 0.8.1), no warm-up and no cool-down"
 APPROXIMATIONS = (
@@ -30,8 +30,8 @@ _OURS = {"Mean": "mean", "Mdn": "p50", "p95": "p95", "p99": "p99"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Answers:
-    """The successful requests; NaN where one has no such figure."""
+class _GuidellmAnswers:
+    """The successful requests; NaN where one has no such metric."""
 
     chosen: Chosen
     latency_ms: Floats
@@ -41,8 +41,8 @@ class _Answers:
     tokens: Floats
 
 
-def figures(requests: Requests, limits: Limits) -> Iterator[Figure]:
-    """Yield the figures of its console, in its units.
+def tool_metrics(requests: Requests, limits: Limits) -> Iterator[ToolMetric]:
+    """Yield the metrics of its console, in its units.
 
     Latencies are of successful requests; rates are of all, failed ones included. An empty answer
     is a successful request. Where there is no sample it prints 0.
@@ -55,7 +55,7 @@ def figures(requests: Requests, limits: Limits) -> Iterator[Figure]:
         yield from _goodput(requests, answers, limits)
 
 
-def _answers(requests: Requests) -> _Answers:
+def _answers(requests: Requests) -> _GuidellmAnswers:
     """ITL leaves the first token out, TPOT takes the whole time over all tokens."""
     chosen = requests.answered(*_UNSEEN)
     tokens = requests.tokens[chosen]
@@ -64,7 +64,7 @@ def _answers(requests: Requests) -> _Answers:
         for times in (requests.sent_ms, requests.first_ms, requests.last_ms, requests.closed_ms)
     )
     later = np.where(tokens > 1, tokens - 1, np.nan)
-    return _Answers(
+    return _GuidellmAnswers(
         chosen=chosen,
         latency_ms=closed_ms - sent_ms,
         ttft_ms=first_ms - sent_ms,
@@ -74,13 +74,13 @@ def _answers(requests: Requests) -> _Answers:
     )
 
 
-def _counts(requests: Requests, answers: _Answers) -> Iterator[Figure]:
+def _counts(requests: Requests, answers: _GuidellmAnswers) -> Iterator[ToolMetric]:
     ok, cut = int(answers.chosen.sum()), requests.failure.count(_CANCELLED)
-    yield Figure(
+    yield ToolMetric(
         name="Requests Comp", value=ok, own="counts.ok", why="an empty answer is a good one"
     )
-    yield Figure(name="Requests Inc", value=cut, own=None, why="cancelled ones, kept apart")
-    yield Figure(
+    yield ToolMetric(name="Requests Inc", value=cut, own=None, why="cancelled ones, kept apart")
+    yield ToolMetric(
         name="Requests Err",
         value=len(requests) - ok - cut,
         own="counts.failed",
@@ -88,7 +88,7 @@ def _counts(requests: Requests, answers: _Answers) -> Iterator[Figure]:
     )
 
 
-def _latencies(requests: Requests, answers: _Answers) -> Iterator[Figure]:
+def _latencies(requests: Requests, answers: _GuidellmAnswers) -> Iterator[ToolMetric]:
     tokens, ones = answers.tokens, np.ones(len(answers.tokens))
     bundled = "; first chunk as 1" if requests.bundled(answers.chosen) else ""
     done = "until [DONE]" if requests.ends_late(answers.chosen) else ""
@@ -113,9 +113,9 @@ def _spread(
     own: str,
     own_factor: float = 1.0,
     why: str = "",
-) -> Iterator[Figure]:
+) -> Iterator[ToolMetric]:
     for word, value in _statistics(values, weights).items():
-        yield Figure(
+        yield ToolMetric(
             name=f"{name} {word}",
             value=value,
             own=f"metrics.{own}.{_OURS[word]}",
@@ -140,7 +140,7 @@ def _statistics(values: Floats, weights: Floats) -> dict[str, float]:
     return found | {word: float(ordered[place]) for word, place in places.items()}
 
 
-def _rates(requests: Requests) -> Iterator[Figure]:
+def _rates(requests: Requests) -> Iterator[ToolMetric]:
     """Rates over all requests: tokens from first to last token event, requests from first to end.
 
     The prompt's tokens count at the first token event, so of one request alone they have no rate.
@@ -152,28 +152,28 @@ def _rates(requests: Requests) -> Iterator[Figure]:
     given = np.nan_to_num(requests.prompt_tokens)
     length_s = whole_length_s(requests)
     under_way_ms = np.nansum(requests.closed_ms - requests.sent_ms)
-    yield Figure(
+    yield ToolMetric(
         name="Requests Concurrency Mean", value=per(under_way_ms / 1e3, length_s), own=None
     )
-    yield Figure(
+    yield ToolMetric(
         name="Requests Per Sec Mean",
         value=per(len(requests), length_s),
         own="metrics.requests_per_s",
         why="failed requests count too" if any(requests.failure) else "",
     )
-    yield Figure(
+    yield ToolMetric(
         name="Input Tokens Per Sec Mean",
         value=_rate(given.sum(), first_ms, first_ms),
         own=None,
         why="first to last first token",
     )
-    yield Figure(
+    yield ToolMetric(
         name="Output Tokens Per Sec Mean",
         value=_rate(made.sum(), first_ms, last_ms),
         own="metrics.output_tokens_per_s",
         why="first to last token of the run",
     )
-    yield Figure(
+    yield ToolMetric(
         name="Total Tokens Per Sec Mean",
         value=_rate((given + made).sum(), first_ms, last_ms),
         own="metrics.total_tokens_per_s",
@@ -187,8 +187,8 @@ def _rate(tokens: float, from_ms: Floats, to_ms: Floats) -> float:
     return float(tokens / (to_ms.max() - from_ms.min()) * 1e3)
 
 
-def _goodput(requests: Requests, answers: _Answers, limits: Limits) -> Iterator[Figure]:
-    """A request that lacks a figure with a limit is left out; an error is none that is good."""
+def _goodput(requests: Requests, answers: _GuidellmAnswers, limits: Limits) -> Iterator[ToolMetric]:
+    """A request that lacks a metric with a limit is left out; an error is none that is good."""
     seen = {"ttft_ms": answers.ttft_ms, "tpot_ms": answers.itl_ms, "e2e_ms": answers.latency_ms}
     limited = [seen[name] for name, limit in limits.items() if limit is not None]
     judged = int((~np.isnan(limited).any(axis=0)).sum())
@@ -196,14 +196,14 @@ def _goodput(requests: Requests, answers: _Answers, limits: Limits) -> Iterator[
     cut = requests.failure.count(_CANCELLED)
     errors = len(requests) - int(answers.chosen.sum()) - cut
     share = per(100 * good, judged + errors)
-    yield Figure(
+    yield ToolMetric(
         name="Goodput Attainment %",
         value=share,
         own="metrics.goodput_share",
         own_factor=100,
         why="from the send, one-token left out",
     )
-    yield Figure(
+    yield ToolMetric(
         name="Goodput Per Sec Mean",
         value=None if share is None else per(good, whole_length_s(requests)),
         own="metrics.goodput_rps",

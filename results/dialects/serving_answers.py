@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.results.dialects.figure import (
+from harness.results.dialects.requests import Requests
+from harness.results.dialects.tool_metric import (
     Floats,
     Limits,
     Spread,
@@ -16,7 +17,6 @@ from harness.results.dialects.figure import (
     meeting,
     zero_of_nothing,
 )
-from harness.results.dialects.requests import Requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,4 +1,4 @@
-"""SGLang's `bench_serving`, over its OpenAI chat client: its figures from our records."""
+"""SGLang's `bench_serving`, over its OpenAI chat client: its metrics from our records."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.results.dialects.figure import (
-    Figure,
+from harness.results.dialects.requests import Requests, whole_length_s
+from harness.results.dialects.serving_answers import ServingAnswers, busiest_second, serving_spread
+from harness.results.dialects.tool_metric import (
     Floats,
     Limits,
     Spread,
+    ToolMetric,
     added,
     any_limit,
     greatest,
@@ -19,8 +21,6 @@ from harness.results.dialects.figure import (
     per,
     total,
 )
-from harness.results.dialects.requests import Requests, whole_length_s
-from harness.results.dialects.serving_answers import ServingAnswers, busiest_second, serving_spread
 
 ABOUT = "sglang.bench_serving (SGLang 0.5.23, sglang-oai-chat)"
 APPROXIMATIONS = (
@@ -61,7 +61,7 @@ _OF_E2E = Spread(statistics=_OF_REQUESTS)
 _OF_GAPS = serving_spread({**_OF_REQUESTS, "Max": (greatest, "")})
 
 
-def figures(requests: Requests, limits: Limits) -> Iterator[Figure]:
+def tool_metrics(requests: Requests, limits: Limits) -> Iterator[ToolMetric]:
     """Yield the lines of the tool's block, in its order and units.
 
     Failed requests are in no line, and their number is not printed. An empty answer is a good one
@@ -91,26 +91,26 @@ def _given(requests: Requests, answers: ServingAnswers) -> int | None:
     return 0 if requests.several_turns else total(requests.prompt_tokens[answers.chosen])
 
 
-def _counts(requests: Requests, answers: ServingAnswers) -> Iterator[Figure]:
-    yield Figure(
+def _counts(requests: Requests, answers: ServingAnswers) -> Iterator[ToolMetric]:
+    yield ToolMetric(
         name="Successful requests",
         value=answers.count,
         own="counts.ok",
         why="does not see errors inside a stream",
     )
-    yield Figure(
+    yield ToolMetric(
         name="Benchmark duration (s)",
         value=whole_length_s(requests),
         own="counts.duration_s",
         why="from when the first was due",
     )
-    yield Figure(
+    yield ToolMetric(
         name="Total input tokens",
         value=_given(requests, answers),
         own="counts.prompt_tokens",
         why="not added up in chats",
     )
-    yield Figure(
+    yield ToolMetric(
         name="Total generated tokens",
         value=int(answers.tokens.sum()),
         own="counts.output_tokens",
@@ -118,39 +118,39 @@ def _counts(requests: Requests, answers: ServingAnswers) -> Iterator[Figure]:
     )
 
 
-def _rates(requests: Requests, answers: ServingAnswers) -> Iterator[Figure]:
+def _rates(requests: Requests, answers: ServingAnswers) -> Iterator[ToolMetric]:
     length_s = whole_length_s(requests)
     given, made = _given(requests, answers), int(answers.tokens.sum())
-    yield Figure(
+    yield ToolMetric(
         name="Request throughput (req/s)",
         value=per(answers.count, length_s),
         own="metrics.requests_per_s",
     )
-    yield Figure(name="Input token throughput (tok/s)", value=per(given, length_s), own=None)
-    yield Figure(
+    yield ToolMetric(name="Input token throughput (tok/s)", value=per(given, length_s), own=None)
+    yield ToolMetric(
         name="Output token throughput (tok/s)",
         value=per(made, length_s),
         own="metrics.output_tokens_per_s",
     )
-    yield Figure(
+    yield ToolMetric(
         name="Peak output token throughput (tok/s)",
         value=busiest_second(requests, answers.chosen),
         own=None,
         why="chunks, not tokens, of a second",
     )
-    yield Figure(
+    yield ToolMetric(
         name="Peak concurrent requests",
         value=_most_in_a_second(requests.start_ms[answers.chosen], answers.latency_ms),
         own=None,
         why="all that touch one second",
     )
-    yield Figure(
+    yield ToolMetric(
         name="Total token throughput (tok/s)",
         value=per(added(given, made), length_s),
         own="metrics.total_tokens_per_s",
         why="without the prompts of chats" if requests.several_turns else "",
     )
-    yield Figure(
+    yield ToolMetric(
         name="Concurrency",
         value=per(float(answers.latency_ms.sum()) / 1e3, length_s),
         own=None,
@@ -170,15 +170,15 @@ def _most_in_a_second(starts_ms: Floats, lengths_ms: Floats) -> int:
     return int(np.cumsum(steps).max())
 
 
-def _goodput(requests: Requests, answers: ServingAnswers, limits: Limits) -> Iterator[Figure]:
+def _goodput(requests: Requests, answers: ServingAnswers, limits: Limits) -> Iterator[ToolMetric]:
     good = answers.good(limits)
-    yield Figure(
+    yield ToolMetric(
         name="Request goodput (req/s)",
         value=per(good, whole_length_s(requests)),
         own="metrics.goodput_rps",
         why="from the send, of the whole run",
     )
-    yield Figure(
+    yield ToolMetric(
         name="SLO attainment (%)",
         value=per(100 * good, len(requests)),
         own="metrics.goodput_share",
@@ -187,7 +187,7 @@ def _goodput(requests: Requests, answers: ServingAnswers, limits: Limits) -> Ite
     )
 
 
-def _latencies(requests: Requests, answers: ServingAnswers) -> Iterator[Figure]:
+def _latencies(requests: Requests, answers: ServingAnswers) -> Iterator[ToolMetric]:
     chosen = answers.chosen
     bundled, late = requests.bundled(chosen), requests.ends_late(chosen)
     connecting = requests.connecting(chosen)

@@ -1,4 +1,4 @@
-"""`vllm bench serve`: its figures from our records."""
+"""`vllm bench serve`: its metrics from our records."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.results.dialects.figure import (
-    Figure,
+from harness.results.dialects.requests import Requests, most_at_once, whole_length_s
+from harness.results.dialects.serving_answers import ServingAnswers, busiest_second, serving_spread
+from harness.results.dialects.tool_metric import (
     Limits,
+    ToolMetric,
     added,
     any_limit,
     linear,
@@ -16,8 +18,6 @@ from harness.results.dialects.figure import (
     per,
     total,
 )
-from harness.results.dialects.requests import Requests, most_at_once, whole_length_s
-from harness.results.dialects.serving_answers import ServingAnswers, busiest_second, serving_spread
 
 ABOUT = "vllm bench serve (vLLM 0.32)"
 APPROXIMATIONS = (
@@ -44,10 +44,10 @@ _SPREAD = serving_spread(
 )
 
 
-def figures(requests: Requests, limits: Limits) -> Iterator[Figure]:
+def tool_metrics(requests: Requests, limits: Limits) -> Iterator[ToolMetric]:
     """Yield the lines of the tool's block, in its order and units.
 
-    Failed requests are counted and in no other figure. Where there is no sample it prints 0.
+    Failed requests are counted and in no other metric. Where there is no sample it prints 0.
     """
     answers = _answers(requests)
     yield from _counts(requests, answers)
@@ -66,24 +66,24 @@ def _answers(requests: Requests) -> ServingAnswers:
     )
 
 
-def _counts(requests: Requests, answers: ServingAnswers) -> Iterator[Figure]:
+def _counts(requests: Requests, answers: ServingAnswers) -> Iterator[ToolMetric]:
     errors = "does not see errors inside a stream"
     failed = len(requests) - answers.count
-    yield Figure(name="Successful requests", value=answers.count, own="counts.ok", why=errors)
-    yield Figure(name="Failed requests", value=failed, own="counts.failed", why=errors)
-    yield Figure(
+    yield ToolMetric(name="Successful requests", value=answers.count, own="counts.ok", why=errors)
+    yield ToolMetric(name="Failed requests", value=failed, own="counts.failed", why=errors)
+    yield ToolMetric(
         name="Benchmark duration (s)",
         value=whole_length_s(requests),
         own="counts.duration_s",
         why="from when the first was due",
     )
-    yield Figure(
+    yield ToolMetric(
         name="Total input tokens",
         value=total(requests.prompt_tokens[answers.chosen]),
         own="counts.prompt_tokens",
         why=errors,
     )
-    yield Figure(
+    yield ToolMetric(
         name="Total generated tokens",
         value=int(answers.tokens.sum()),
         own="counts.output_tokens",
@@ -91,47 +91,47 @@ def _counts(requests: Requests, answers: ServingAnswers) -> Iterator[Figure]:
     )
 
 
-def _rates(requests: Requests, answers: ServingAnswers, limits: Limits) -> Iterator[Figure]:
+def _rates(requests: Requests, answers: ServingAnswers, limits: Limits) -> Iterator[ToolMetric]:
     length_s = whole_length_s(requests)
     given = total(requests.prompt_tokens[answers.chosen])
     made = int(answers.tokens.sum())
-    yield Figure(
+    yield ToolMetric(
         name="Request throughput (req/s)",
         value=per(answers.count, length_s),
         own="metrics.requests_per_s",
     )
     if any_limit(limits):
-        yield Figure(
+        yield ToolMetric(
             name="Request goodput (req/s)",
             value=per(answers.good(limits), length_s),
             own="metrics.goodput_rps",
             why="from the send, of the whole run",
         )
-    yield Figure(
+    yield ToolMetric(
         name="Output token throughput (tok/s)",
         value=per(made, length_s),
         own="metrics.output_tokens_per_s",
     )
-    yield Figure(
+    yield ToolMetric(
         name="Peak output token throughput (tok/s)",
         value=busiest_second(requests, answers.chosen),
         own=None,
         why="chunks, not tokens, of a second",
     )
     starts_ms = requests.start_ms[answers.chosen]
-    yield Figure(
+    yield ToolMetric(
         name="Peak concurrent requests",
         value=most_at_once(starts_ms, starts_ms + answers.latency_ms),
         own=None,
     )
-    yield Figure(
+    yield ToolMetric(
         name="Total token throughput (tok/s)",
         value=per(added(given, made), length_s),
         own="metrics.total_tokens_per_s",
     )
 
 
-def _latencies(requests: Requests, answers: ServingAnswers) -> Iterator[Figure]:
+def _latencies(requests: Requests, answers: ServingAnswers) -> Iterator[ToolMetric]:
     connecting = requests.connecting(answers.chosen)
     bundled = requests.bundled(answers.chosen)
     gaps_ms = requests.chunk_gaps_ms(answers.chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -23,9 +23,9 @@ from PIL import Image
 from harness.results.panels import Panel, hardware_title, load_title
 from harness.results.plots.layout import Box, RowPlaces, log_ticks
 from harness.results.report import PlannedFigure, engines
+from harness.results.summary import Summary
 from harness.results.unmeasured import unmeasured
 
-Row = Mapping[str, Any]
 Look = dict[str, Any]  # properties that matplotlib takes by name
 DPI = 200
 WIDTH_IN = 8.0  # 1600 pixels
@@ -81,7 +81,7 @@ def save(figure: Figure, path: Path) -> None:
     few.save(path)
 
 
-def new_figure(summary: Row, planned: PlannedFigure, height_in: float) -> Figure:
+def new_figure(summary: Summary, planned: PlannedFigure, height_in: float) -> Figure:
     """An empty figure with title, what was run, caption and, if so, the mark of a simulation."""
     figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DPI)
     FigureCanvasAgg(figure)  # texts are measured on it
@@ -89,7 +89,7 @@ def new_figure(summary: Row, planned: PlannedFigure, height_in: float) -> Figure
     title = figure.text(0.015, top, planned.title, weight="bold", fontsize=10, va="top")
     room = 0.86 * WIDTH_IN * DPI / extent(title).width
     title.set_fontsize(min(10.0, 10.0 * room))
-    ran = f"{summary['model']} · {hardware_title(summary)} · "
+    ran = f"{summary.model} · {hardware_title(summary)} · "
     ran += engines(summary)[planned.label] if planned.label else "baselines of the engines"
     figure.text(0.015, top - 0.23 / height_in, ran, color=FAINT, va="top")
     caption = "\n".join(_caption_lines(planned))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -14,10 +13,11 @@ from harness.results.plots.engines import engines_figure
 from harness.results.plots.latency import latency_figure
 from harness.results.plots.throughput import throughput_figure
 from harness.results.report import planned_figures
+from harness.results.summary import Summary
 
 
 def draw_all(
-    summary: Mapping[str, Any], distributions: Mapping[str, pd.DataFrame], directory: Path
+    summary: Summary, distributions: Mapping[str, pd.DataFrame], directory: Path
 ) -> list[Path]:
     """Draw every figure of a summary into `directory`; return the PNG files, in reading order.
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -28,14 +27,13 @@ from harness.results.plots.canvas import (
 )
 from harness.results.plots.layout import padded, row_places
 from harness.results.report import PlannedFigure, client_mark
+from harness.results.summary import ArmRow, Effect, Summary
 from harness.results.units import ratio_text
-
-Row = Mapping[str, Any]
 
 _REACH = 2.0  # an interval that goes further beyond all ratios, as a factor, is cut off
 
 
-def effects_figure(summary: Row, planned: PlannedFigure) -> Figure:
+def effects_figure(summary: Summary, planned: PlannedFigure) -> Figure:
     """Return the ratios of the three primary metrics, a row for each arm, a mark for each load."""
     arms = _by_size(planned)
     names = [_name(planned, arm) for arm in arms]
@@ -58,20 +56,20 @@ def _mixed(planned: PlannedFigure) -> bool:
     return len({panel.primary for panel in planned.panels}) > 1
 
 
-def _by_size(planned: PlannedFigure) -> list[Row]:
+def _by_size(planned: PlannedFigure) -> list[ArmRow]:
     """Arms that were compared, or should have been: single flips first, by change of throughput."""
 
-    def place(arm: Row) -> tuple[bool, bool, float]:
+    def place(arm: ArmRow) -> tuple[bool, bool, float]:
         found = [panel.effect(arm, panel.primary[0]) for panel in planned.panels]
         effects = [effect for effect in found if effect]
-        sizes = [abs(math.log(effect["ratio"])) for effect in effects if effect["ratio"]]
+        sizes = [abs(math.log(effect.ratio)) for effect in effects if effect.ratio]
         combined = any(is_combined(effect) for effect in effects)
-        return arm["arm"] == CONTROL, combined, -max(sizes, default=-1.0)
+        return arm.arm == CONTROL, combined, -max(sizes, default=-1.0)
 
-    return sorted((arm for arm in planned.arms if arm["arm"] != BASELINE), key=place)
+    return sorted((arm for arm in planned.arms if arm.arm != BASELINE), key=place)
 
 
-def _name(planned: PlannedFigure, arm: Row) -> list[str]:
+def _name(planned: PlannedFigure, arm: ArmRow) -> list[str]:
     for panel in planned.panels:
         effect = panel.effect(arm, panel.primary[0])
         if effect is not None:
@@ -80,10 +78,14 @@ def _name(planned: PlannedFigure, arm: Row) -> list[str]:
 
 
 def _draw_column(
-    summary: Row, planned: PlannedFigure, rows: Sequence[tuple[float, Row]], axes: Axes, i: int
+    summary: Summary,
+    planned: PlannedFigure,
+    rows: Sequence[tuple[float, ArmRow]],
+    axes: Axes,
+    i: int,
 ) -> None:
     """Draw one metric: at each place the row of its arm, a mark for each load."""
-    margin, metrics = summary["margin"], [panel.primary[i] for panel in planned.panels]
+    margin, metrics = summary.margin, [panel.primary[i] for panel in planned.panels]
     axes.axvspan(1 - margin, 1 + margin, color="#e9e9e9", zorder=0)
     axes.axvline(1, color=INK, linewidth=0.8, zorder=1)
     axes.tick_params(axis="y", length=0)
@@ -102,19 +104,18 @@ def _draw_column(
         lane = _Lane(axes=axes, edges=edges, depth=depth, colour=colour, marker=marker)
         for row, arm in rows:
             place = row + (j - (len(planned.panels) - 1) / 2) * depth
-            shown = planned.arm_of(panel, arm)
-            mark = client_mark(shown, planned.arm_of(panel, {"arm": BASELINE})).strip()
+            shown = planned.arm_of(panel, arm.arm)
+            mark = client_mark(shown, planned.arm_of(panel, BASELINE)).strip()
             lane.draw(place, shown, panel.effect(arm, panel.primary[i]), mark)
 
 
-def _edges(effects: Sequence[Row | None]) -> tuple[float, float]:
+def _edges(effects: Sequence[Effect | None]) -> tuple[float, float]:
     """The smallest and largest ratio to be shown, and the intervals as far as they matter."""
-    found = [effect for effect in effects if effect and effect["ratio"]]
-    predicted = [effect["predicted"] for effect in found if effect.get("predicted")]
-    ratios = [*(effect["ratio"] for effect in found), *predicted]
+    found = [effect for effect in effects if effect and effect.ratio]
+    ratios = [ratio for one in found for ratio in (one.ratio, one.predicted) if ratio]
     low, high = min([*ratios, 0.9]), max([*ratios, 1.1])
-    lows = [effect["low"] for effect in found if effect["low"]]
-    highs = [effect["high"] for effect in found if effect["high"]]
+    lows = [effect.low for effect in found if effect.low]
+    highs = [effect.high for effect in found if effect.high]
     return max(min([*lows, low]), low / _REACH), min(max([*highs, high]), high * _REACH)
 
 
@@ -128,32 +129,32 @@ class _Lane:
     colour: str
     marker: str
 
-    def draw(self, place: float, arm: Row | None, effect: Row | None, mark: str) -> None:
+    def draw(self, place: float, arm: ArmRow | None, effect: Effect | None, mark: str) -> None:
         """Draw one arm: its ratio, marked, and interval, or that it takes no part."""
-        if arm is not None and arm["status"] != "ok":
-            self._hatch(place, arm["status"].upper())
-        if effect is not None and effect["ratio"]:
-            self._foreseen(place, effect)
-            self._ratio(place, effect, mark)
+        if arm is not None and arm.status != "ok":
+            self._hatch(place, arm.status.upper())
+        if effect is not None and effect.ratio:
+            self._predicted(place, effect)
+            self._ratio(place, effect, effect.ratio, mark)
 
-    def _foreseen(self, place: float, effect: Row) -> None:
+    def _predicted(self, place: float, effect: Effect) -> None:
         """Draw what was predicted, below the measured: a bar over its band, an upright stroke."""
-        predicted = effect.get("predicted")
+        predicted = effect.predicted
         if not predicted or not self.edges[0] <= predicted <= self.edges[1]:
             return
-        low = max(effect["predicted_low"] or predicted, self.edges[0])
-        high = min(effect["predicted_high"] or predicted, self.edges[1])
+        low = max(effect.predicted_low or predicted, self.edges[0])
+        high = min(effect.predicted_high or predicted, self.edges[1])
         band: Look = {"linewidth": 5, "solid_capstyle": "butt", "alpha": 0.22}
         self.axes.plot((low, high), (place, place), color=self.colour, zorder=1, **band)
         self.axes.plot(predicted, place, "|", markersize=8, color=self.colour, zorder=2)
 
-    def _ratio(self, place: float, effect: Row, mark: str) -> None:
-        ratio, verdict = effect["ratio"], effect["verdict"] or ""
-        low = max(effect["low"] or ratio, self.edges[0])
-        high = min(effect["high"] or ratio, self.edges[1])
+    def _ratio(self, place: float, effect: Effect, ratio: float, mark: str) -> None:
+        verdict = effect.verdict or ""
+        low = max(effect.low or ratio, self.edges[0])
+        high = min(effect.high or ratio, self.edges[1])
         line: Look = {"color": self.colour, "linewidth": 1.2, "solid_capstyle": "butt"}
         self.axes.plot((low, high), (place, place), zorder=2, **line)
-        for shown, whole, sign in ((low, effect["low"], "<"), (high, effect["high"], ">")):
+        for shown, whole, sign in ((low, effect.low, "<"), (high, effect.high, ">")):
             if whole and shown != whole:  # it goes on beyond the edge
                 self.axes.plot(shown, place, sign, markersize=3.5, color=self.colour, zorder=3)
         hollow = verdict in ("NO DIFFERENCE", "INCONCLUSIVE")

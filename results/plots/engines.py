@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -21,13 +20,13 @@ from harness.results.plots.canvas import (
 )
 from harness.results.plots.layout import padded, row_places
 from harness.results.report import PlannedFigure, client_mark, compared_engines, engine_kinds
+from harness.results.summary import ArmRow, Summary
 from harness.results.units import significant
 
-Row = Mapping[str, Any]
 _WIDEST = 24  # letters of a label in one line
 
 
-def engines_figure(summary: Row, planned: PlannedFigure) -> Figure:
+def engines_figure(summary: Summary, planned: PlannedFigure) -> Figure:
     """Return throughput, TTFT and TPOT of each engine's baseline, a row each, a mark a load."""
     labels = compared_engines(summary)
     names = [_name(summary, label) for label in labels]
@@ -45,7 +44,7 @@ def engines_figure(summary: Row, planned: PlannedFigure) -> Figure:
     return figure
 
 
-def _name(summary: Row, label: str) -> list[str]:
+def _name(summary: Summary, label: str) -> list[str]:
     parts = [label[i : i + _WIDEST] for i in range(0, len(label), _WIDEST)]
     return [*parts, f"({engine_kinds(summary).get(label, 'not run')})"]
 
@@ -70,9 +69,9 @@ def _column(
         for row, label in enumerate(labels)
     ]
     drawn = [
-        (panel, row, arm, arm["metrics"][panel.primary[i]])
+        (panel, row, arm, value)
         for panel, row, arm in found
-        if arm and arm["metrics"].get(panel.primary[i])
+        if arm and (value := arm.metrics.get(panel.primary[i]))
     ]
     tails = [_tail(arm, panel.primary[i]) for panel, _, arm, _ in drawn]
     reach = [value for *_, value in drawn] + [tail for tail in tails if tail]
@@ -88,14 +87,14 @@ def _mark(
     axes: Axes,
     planned: PlannedFigure,
     panel: Panel,
-    arm: Row,
+    arm: ArmRow,
     at: tuple[float, float],
     tail: float | None,
 ) -> None:
     colour, marker = load_style(planned, panel)
     x, y = at
     if tail is not None:
-        line = "-" if arm["p99_reliable"] else ":"
+        line = "-" if arm.p99_reliable else ":"
         axes.plot([x, tail], [y, y], color=colour, linewidth=0.9, linestyle=line)
         axes.plot([tail], [y], marker="|", color=colour, markersize=5)
     axes.scatter([x], [y], s=26, marker=marker, color=colour, linewidth=0, zorder=3)
@@ -110,12 +109,12 @@ def _mark(
     )
 
 
-def _tail(arm: Row, metric: str) -> float | None:
+def _tail(arm: ArmRow, metric: str) -> float | None:
     """Return the P99 beside a p50; None for a metric that is one figure."""
     name, _, statistic = metric.partition(".")
-    return arm["metrics"].get(f"{name}.p99") if statistic else None
+    return arm.metrics.get(f"{name}.p99") if statistic else None
 
 
-def _baseline(panel: Panel, label: str) -> Row | None:
-    ours = (a for a in panel.arms if (a["label"], a["arm"]) == (label, BASELINE))
+def _baseline(panel: Panel, label: str) -> ArmRow | None:
+    ours = (a for a in panel.arms if (a.label, a.arm) == (label, BASELINE))
     return next(ours, None)

@@ -30,18 +30,18 @@ from harness.results.plots.canvas import (
 )
 from harness.results.plots.layout import outline, padded, row_places
 from harness.results.report import PlannedFigure, client_mark
+from harness.results.summary import ArmRow, Summary
 from harness.results.units import ABSENT, latency_unit, significant
 
-Row = Mapping[str, Any]
 FIGURE_PLACES = {"p50": 1.14, "p99": 1.31}  # right edges of the figures, in widths of the axes
 
 
 def latency_figure(
-    summary: Row, planned: PlannedFigure, distributions: Mapping[str, pd.DataFrame]
+    summary: Summary, planned: PlannedFigure, distributions: Mapping[str, pd.DataFrame]
 ) -> Figure:
     """Return TTFT and TPOT of the requests of each arm, in one panel."""
     (panel,) = planned.panels
-    arms = [arm for arm in panel.arms if arm["label"] == planned.label]
+    arms = [arm for arm in panel.arms if arm.label == planned.label]
     names = [textwrap.wrap(arm_title(arm) + client_mark(arm), 34) for arm in arms]
     rows = row_places([len(lines) for lines in names], least_in=0.26)
     below_in = 0.6 + caption_in(planned)
@@ -67,19 +67,21 @@ def latency_figure(
 
 
 def _samples(
-    panel: Panel, arm: Row, metric: str, distributions: Mapping[str, pd.DataFrame]
+    panel: Panel, arm: ArmRow, metric: str, distributions: Mapping[str, pd.DataFrame]
 ) -> pd.Series[float]:
     """The arm's measured requests of all blocks, in ms; also of an arm that is to be hatched."""
-    frames = [
-        distributions[run["key"]] for run in panel.runs_of(arm) if run["key"] in distributions
-    ]
+    frames = [distributions[run.key] for run in panel.runs_of(arm) if run.key in distributions]
     parts = [frame.loc[frame["measured"] & frame["ok"], metric] for frame in frames]
     joined = pd.concat(parts).astype(float) if parts else pd.Series(dtype=float)
     return joined[joined > 0]
 
 
 def _latency_column(
-    axes: Axes, arms: Sequence[Row], metric: str, samples: Sequence[pd.Series[float]], colour: str
+    axes: Axes,
+    arms: Sequence[ArmRow],
+    metric: str,
+    samples: Sequence[pd.Series[float]],
+    colour: str,
 ) -> _Column:
     """Set up the axes of one latency of all arms; return what draws its rows."""
     marks_ms = [value for arm in arms for value in _marks_ms(arm, metric) if value]
@@ -97,8 +99,8 @@ def _latency_column(
     return _Column(axes=axes, metric=metric, factor=factor, colour=colour)
 
 
-def _marks_ms(arm: Row, metric: str) -> tuple[float | None, float | None]:
-    return arm["metrics"].get(f"{metric}.p50"), arm["metrics"].get(f"{metric}.p99")
+def _marks_ms(arm: ArmRow, metric: str) -> tuple[float | None, float | None]:
+    return arm.metrics.get(f"{metric}.p50"), arm.metrics.get(f"{metric}.p99")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,22 +112,22 @@ class _Column:
     factor: float  # ms → the unit of the axis
     colour: str
 
-    def draw(self, place: float, arm: Row, series: pd.Series[float]) -> None:
+    def draw(self, place: float, arm: ArmRow, series: pd.Series[float]) -> None:
         """Draw the row of one arm: the shape of its requests, p50 and p99, and their figures."""
         if len(series) > 1:
             self._shape(place, arm, np.asarray(series, np.float64) * self.factor)
         p50_ms, p99_ms = _marks_ms(arm, self.metric)
-        if arm["arm"] == BASELINE and p50_ms:
+        if arm.arm == BASELINE and p50_ms:
             self.axes.axvline(p50_ms * self.factor, color=INK, linewidth=0.7, dashes=(4, 3))
         self._mark(place, p50_ms, "p50", doubtful=False)
-        self._mark(place, p99_ms, "p99", doubtful=not arm["p99_reliable"])
-        if arm["status"] != "ok":
-            self._text(place, 0.985, arm["status"].upper(), weight="bold", color=FAINT)
+        self._mark(place, p99_ms, "p99", doubtful=not arm.p99_reliable)
+        if arm.status != "ok":
+            self._text(place, 0.985, arm.status.upper(), weight="bold", color=FAINT)
 
-    def _shape(self, place: float, arm: Row, values: NDArray[np.float64]) -> None:
+    def _shape(self, place: float, arm: ArmRow, values: NDArray[np.float64]) -> None:
         places, height = outline(values)
         look: Look = {"facecolor": self.colour, "alpha": 0.38, "edgecolor": self.colour}
-        if arm["status"] != "ok":
+        if arm.status != "ok":
             look = {"facecolor": "none", "edgecolor": FAINT, "hatch": HATCH}
         low, high = place - 0.4 * height, place + 0.4 * height
         self.axes.fill_between(places, low, high, linewidth=0.4, **look)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -28,14 +27,14 @@ from harness.results.plots.canvas import (
 )
 from harness.results.plots.layout import Box, padded, place_labels
 from harness.results.report import SPEED, PlannedFigure, client_mark
+from harness.results.summary import ArmRow, Summary
 
-Row = Mapping[str, Any]
 RATE = "output_tokens_per_s_per_gpu"
 GAP_PX = 7.0  # that two names in one line stay apart
 MARK_PX = 9.0 * DPI / 72  # side of the square that a mark takes
 
 
-def throughput_figure(summary: Row, planned: PlannedFigure) -> Figure:
+def throughput_figure(summary: Summary, planned: PlannedFigure) -> Figure:
     """Return output tokens/s per GPU against those per user, for each arm at each load."""
     missing = _missing(planned)
     above_in = head_in(planned) + 0.14 + 0.13 * len(missing)
@@ -48,12 +47,12 @@ def throughput_figure(summary: Row, planned: PlannedFigure) -> Figure:
         (panel, arm)
         for panel in planned.panels
         for arm in panel.arms
-        if arm["label"] == planned.label and arm["metrics"].get(SPEED) and arm["metrics"].get(RATE)
+        if arm.label == planned.label and arm.metrics.get(SPEED) and arm.metrics.get(RATE)
     ]
     axes.set_xlabel("output tokens/s for each user (1 / mean TPOT)")
     axes.set_ylabel("output tokens/s per GPU")
-    for which, metric in (("x", SPEED), ("y", RATE)):
-        values = [arm["metrics"][metric] for _, arm in points] or [1.0]
+    places = [_at(arm) for _, arm in points] or [(1.0, 1.0)]
+    for which, values in zip("xy", zip(*places, strict=True), strict=True):
         log_axis(axes, which, padded(min(values), max(values), share=0.16, least=1.5))
     for panel, arm in points:
         _throughput_mark(axes, planned, panel, arm)
@@ -63,12 +62,16 @@ def throughput_figure(summary: Row, planned: PlannedFigure) -> Figure:
     return figure
 
 
-def _throughput_mark(axes: Axes, planned: PlannedFigure, panel: Panel, arm: Row) -> None:
+def _at(arm: ArmRow) -> tuple[float, float]:
+    """Return speed per user and throughput of an arm that has both."""
+    return arm.metrics[SPEED] or 0.0, arm.metrics[RATE] or 0.0
+
+
+def _throughput_mark(axes: Axes, planned: PlannedFigure, panel: Panel, arm: ArmRow) -> None:
     colour, marker = load_style(planned, panel)
-    fine, base = arm["status"] == "ok", arm["arm"] == BASELINE
+    fine, base = arm.status == "ok", arm.arm == BASELINE
     axes.scatter(
-        arm["metrics"][SPEED],
-        arm["metrics"][RATE],
+        *_at(arm),
         s=70 if base else 24,
         marker=marker,
         facecolor=colour if fine else "none",
@@ -81,34 +84,34 @@ def _throughput_mark(axes: Axes, planned: PlannedFigure, panel: Panel, arm: Row)
 
 
 def _throughput_texts(
-    summary: Row, planned: PlannedFigure, points: Sequence[tuple[Panel, Row]]
-) -> list[tuple[Panel, Row, str]]:
+    summary: Summary, planned: PlannedFigure, points: Sequence[tuple[Panel, ArmRow]]
+) -> list[tuple[Panel, ArmRow, str]]:
     """A name for each mark; those within the margin of the baseline share one text with it."""
-    texts: list[tuple[Panel, Row, str]] = []
+    texts: list[tuple[Panel, ArmRow, str]] = []
     for panel in planned.panels:
         arms = [arm for owner, arm in points if owner is panel]
-        base = next((arm for arm in arms if arm["arm"] == BASELINE), None)
+        base = next((arm for arm in arms if arm.arm == BASELINE), None)
         close = [arm for arm in arms if base and arm is not base and _close(arm, base, summary)]
         for arm in arms:
             if arm is base:
-                texts.append((panel, arm, _base_text(arm, close, summary["margin"])))
+                texts.append((panel, arm, _base_text(arm, close, summary.margin)))
             elif arm not in close:
-                status = "" if arm["status"] == "ok" else f" ({arm['status'].upper()})"
+                status = "" if arm.status == "ok" else f" ({arm.status.upper()})"
                 texts.append((panel, arm, _wrapped(arm) + status + client_mark(arm)))
     return texts
 
 
-def _wrapped(arm: Row) -> str:
+def _wrapped(arm: ArmRow) -> str:
     lines = arm_title(arm).replace(" ⇒", "\n⇒").split("\n")
     return "\n".join(part for line in lines for part in textwrap.wrap(line, 40))
 
 
-def _close(arm: Row, base: Row, summary: Row) -> bool:
-    ratios = (arm["metrics"][metric] / base["metrics"][metric] for metric in (SPEED, RATE))
-    return all(abs(ratio - 1) <= summary["margin"] for ratio in ratios)
+def _close(arm: ArmRow, base: ArmRow, summary: Summary) -> bool:
+    ratios = (own / other for own, other in zip(_at(arm), _at(base), strict=True))
+    return all(abs(ratio - 1) <= summary.margin for ratio in ratios)
 
 
-def _base_text(base: Row, close: Sequence[Row], margin: float) -> str:
+def _base_text(base: ArmRow, close: Sequence[ArmRow], margin: float) -> str:
     name = BASELINE + client_mark(base)
     if not close:
         return name
@@ -119,15 +122,15 @@ def _base_text(base: Row, close: Sequence[Row], margin: float) -> str:
 def _throughput_labels(
     planned: PlannedFigure,
     axes: Axes,
-    drawn: Sequence[tuple[Panel, Row]],
-    texts: Sequence[tuple[Panel, Row, str]],
+    drawn: Sequence[tuple[Panel, ArmRow]],
+    texts: Sequence[tuple[Panel, ArmRow, str]],
 ) -> None:
     """Write each name where it covers nothing, with a leader to its mark."""
     colours = {panel.title: load_style(planned, panel)[0] for panel in planned.panels}
     look: Look = {"xycoords": "figure pixels", "fontsize": 6.5, "va": "bottom", "linespacing": 1.15}
     labels = [
         axes.annotate(
-            text, (0, 0), color=INK if arm["arm"] == BASELINE else colours[panel.title], **look
+            text, (0, 0), color=INK if arm.arm == BASELINE else colours[panel.title], **look
         )
         for panel, arm, text in texts
     ]
@@ -156,17 +159,17 @@ def _throughput_labels(
         )
 
 
-def _pixels(axes: Axes, arms: Sequence[Row]) -> list[tuple[float, float]]:
-    places = [(arm["metrics"][SPEED], arm["metrics"][RATE]) for arm in arms]
+def _pixels(axes: Axes, arms: Sequence[ArmRow]) -> list[tuple[float, float]]:
+    places = [_at(arm) for arm in arms]
     return [(x, y) for x, y in axes.transData.transform(places)] if places else []
 
 
 def _missing(planned: PlannedFigure) -> list[str]:
     """The arms that have no mark, and why, in lines: none is dropped in silence."""
     names = [
-        f"{arm_title(arm)} at {load_name(panel.load)} ({arm['status'].upper()})"
+        f"{arm_title(arm)} at {load_name(panel.load)} ({arm.status.upper()})"
         for panel in planned.panels
         for arm in panel.arms
-        if arm["label"] == planned.label and not arm["metrics"].get(SPEED)
+        if arm.label == planned.label and not arm.metrics.get(SPEED)
     ]
     return textwrap.wrap("not drawn: " + "; ".join(names), 150) if names else []

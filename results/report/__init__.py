@@ -1,9 +1,9 @@
 """Terminal tables and the HTML page."""
 
-from harness.results.report.client_remarks import client_mark
+from harness.results.report.client_notes import client_mark
+from harness.results.report.notes import engines
 from harness.results.report.page import write_report
 from harness.results.report.plot_list import SPEED, PlannedFigure, planned_figures
-from harness.results.report.remarks import engines
 from harness.results.report.serving_block import serving_block
 from harness.results.report.side_by_side import compared_engines, engine_kinds
 from harness.results.report.tables import plain_table, print_summary, print_within

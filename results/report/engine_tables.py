@@ -31,8 +31,8 @@ def _table(beside: SideBySide, part: slice, width: int) -> Table:
     table.add_column(Text("baseline"), width=_NAME_COLUMNS, overflow="fold")
     for head in heads:
         table.add_column(Text(_folded([head], room)), justify="right", overflow="fold")
-    for name, figures in beside.figures:
-        table.add_row(Text(name), *(Text(figure) for figure in figures[part]))
+    for name, values in beside.values:
+        table.add_row(Text(name), *(Text(value) for value in values[part]))
     if beside.toggles:
         table.add_section()
     for name, cells in beside.toggles:

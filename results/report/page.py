@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -27,27 +27,27 @@ from harness.results.panels import (
     load_title,
     panels,
 )
-from harness.results.report.client_remarks import client_counts, client_reasons, client_table
-from harness.results.report.plot_list import planned_figures
-from harness.results.report.predicted import absent_predictions, foreseen
-from harness.results.report.remarks import (
-    control_remark,
-    doubts,
+from harness.results.report.client_notes import client_counts, client_reasons, client_table
+from harness.results.report.notes import (
+    control_note,
     engines,
     evidence,
-    panel_remarks,
-    ratio_remark,
-    simulated_remark,
+    gathered_warnings,
+    panel_notes,
+    ratio_note,
+    simulated_notes,
     skipped_rows,
-    verdict_remark,
+    verdict_note,
 )
+from harness.results.report.plot_list import planned_figures
+from harness.results.report.predicted import absent_predictions, predicted_panels
 from harness.results.report.side_by_side import left_out, side_by_side
 from harness.results.statistics import needed_samples
 from harness.results.store import write_text
+from harness.results.summary import ArmRow, Effect, Summary
 from harness.results.units import ABSENT, interval_text, latency_unit, ratio_text, significant
 from harness.results.unmeasured import unmeasured
 
-Row = Mapping[str, Any]
 _MESSAGES = 20  # of one check
 _BAR_END = math.log(4)  # a ratio of 4 or 1/4 fills its half of the bar
 
@@ -95,7 +95,7 @@ class Cell:
     over: str  # left | right: the bar would go on there; empty: it does not
 
 
-def write_report(summary: Row, plots: Sequence[Path], path: Path) -> Path:
+def write_report(summary: Summary, plots: Sequence[Path], path: Path) -> Path:
     """Write the report of a summary, with the figures inside it; return `path`.
 
     `plots`: the PNG files that `draw_all` returned. Every text of the summary is escaped.
@@ -106,53 +106,51 @@ def write_report(summary: Row, plots: Sequence[Path], path: Path) -> Path:
         summary=summary,
         facts=_facts(summary),
         hardware=hardware_title(summary),
-        verdicts=verdict_remark(summary),
-        ratios=ratio_remark(summary),
-        control=control_remark(summary),
+        verdicts=verdict_note(summary),
+        ratios=ratio_note(summary),
+        control=control_note(summary),
         findings=[_finding(panel) for panel in panels(summary) if panel.effects],
         tables=[_table(panel) for panel in panels(summary)],
         beside=side_by_side(summary),
         left_out=left_out(summary),
-        foreseen=foreseen(summary),
+        predicted=predicted_panels(summary),
         not_predicted=absent_predictions(summary),
         figures=_figures(summary, plots),
-        doubts=doubts(summary, _MESSAGES),
+        warnings=gathered_warnings(summary, _MESSAGES),
         client_counts=client_counts(summary),
-        client_reasons=client_reasons(summary["runs"]),
+        client_reasons=client_reasons(summary.runs),
         client_table=client_table(summary),
         evidence=evidence(summary),
         skipped_rows=skipped_rows(summary),
         baseline=BASELINE,
         verdict_blocks=VERDICT_BLOCKS,
         p99_needs=needed_samples(0.99),
-        simulated=simulated_remark(summary),
+        simulated=simulated_notes(summary),
         mark=f" ({found.lower()})" if (found := unmeasured(summary)) else "",
         several_engines=len(labels(summary)) > 1,
     )
     return write_text(path, page)
 
 
-def _facts(summary: Row) -> list[tuple[str, str]]:
-    slo = summary["slo"] or {}
+def _facts(summary: Summary) -> list[tuple[str, str]]:
     limits = [
         f"{name.removesuffix('_ms').upper()} ≤ {significant(limit)} ms"
-        for name, limit in slo.items()
-        if limit is not None
+        for name, limit in (summary.slo.limits() if summary.slo else {}).items()
     ]
-    price = summary["price_per_gpu_hour"]
-    found, statuses = panels(summary), Counter(run["status"] for run in summary["runs"])
+    price = summary.price_per_gpu_hour
+    found, statuses = panels(summary), Counter(run.status for run in summary.runs)
     return [
-        ("model", summary["model"]),
+        ("model", summary.model),
         ("hardware", hardware_title(summary)),
         ("engine", "; ".join(engines(summary).values())),
         ("workloads", ", ".join(dict.fromkeys(panel.workload for panel in found))),
         ("loads", "; ".join(dict.fromkeys(load_title(panel.load) for panel in found))),
-        ("blocks", f"{len({run['block'] for run in summary['runs']})}"),
+        ("blocks", f"{len({run.block for run in summary.runs})}"),
         ("runs", ", ".join(f"{n:,} {status}" for status, n in statuses.most_common())),
-        ("seed", f"{summary['seed']}"),
+        ("seed", f"{summary.seed}"),
         ("limits for goodput", ", ".join(limits) or "none set"),
         *([("price", f"{significant(price)} per GPU and hour")] if price is not None else []),
-        ("harness", f"{summary['harness_version']}, {summary['created']}"),
+        ("harness", f"{summary.harness_version}, {summary.created}"),
     ]
 
 
@@ -168,29 +166,29 @@ def _finding(panel: Panel) -> dict[str, Any]:
         if named is not None:
             size = max(_size(effect) for effect in effects)
             rows.append((size, arm, effect_lines(arm, named), effects))
-    rows.sort(key=lambda row: (row[1]["arm"] == CONTROL, _combined(row[3]), -row[0]))
-    several = len({arm["label"] for arm in panel.arms}) > 1
+    rows.sort(key=lambda row: (row[1].arm == CONTROL, _combined(row[3]), -row[0]))
+    several = len({arm.label for arm in panel.arms}) > 1
     names = [
-        (f"{arm['label']}: " * several + " ".join(lines), effects)
+        (f"{arm.label}: " * several + " ".join(lines), effects)
         for _, arm, lines, effects in rows
-        if arm["arm"] != CONTROL
+        if arm.arm != CONTROL
     ]
     return {
         "title": panel.title,
         "metrics": [(METRIC_NAMES[metric], _better(metric)) for metric in panel.primary],
         "extremes": _extremes(panel, names),
         "rows": [
-            (arm["label"], lines, [_cell(effect) for effect in effects])
+            (arm.label, lines, [_cell(effect) for effect in effects])
             for _, arm, lines, effects in rows
         ],
     }
 
 
-def _combined(effects: Sequence[Row | None]) -> bool:
+def _combined(effects: Sequence[Effect | None]) -> bool:
     return any(effect and is_combined(effect) for effect in effects)
 
 
-def _extremes(panel: Panel, names: Sequence[tuple[str, Sequence[Row | None]]]) -> list[str]:
+def _extremes(panel: Panel, names: Sequence[tuple[str, Sequence[Effect | None]]]) -> list[str]:
     """For each primary metric, the effect furthest from 1, with its verdict if there is one.
 
     Of effects within 1 % the plainest is named: paged_kv off, which drags prefix_caching off along,
@@ -202,35 +200,35 @@ def _extremes(panel: Panel, names: Sequence[tuple[str, Sequence[Row | None]]]) -
         largest = max((_size(effect) for _, effect in told), default=0.0)
         close = [(name, one) for name, one in told if one and _size(one) >= largest - 0.01]
         name, effect = min(close, key=lambda pair: _flips(pair[1]), default=("", None))
-        if effect is not None and effect["ratio"]:
-            verdict = f" ({effect['verdict'].lower()})" if effect["verdict"] else ""
-            found.append(f"{METRIC_NAMES[metric]} × {ratio_text(effect['ratio'])}, {name}{verdict}")
+        if effect is not None and effect.ratio:
+            verdict = f" ({effect.verdict.lower()})" if effect.verdict else ""
+            found.append(f"{METRIC_NAMES[metric]} × {ratio_text(effect.ratio)}, {name}{verdict}")
     return found
 
 
-def _flips(effect: Row) -> int:
+def _flips(effect: Effect) -> int:
     """How many toggles differ between the two arms of an effect."""
-    return len(effect["toggle"].split("+")) + len(effect["implied"])
+    return len(effect.toggle.split("+")) + len(effect.implied)
 
 
-def _size(effect: Row | None) -> float:
-    return abs(math.log(effect["ratio"])) if effect and effect["ratio"] else 0.0
+def _size(effect: Effect | None) -> float:
+    return abs(math.log(effect.ratio)) if effect and effect.ratio else 0.0
 
 
 def _better(metric: str) -> str:
     return "more is better" if kind(metric).better == HIGHER else "less is better"
 
 
-def _cell(effect: Row | None) -> Cell | None:
-    if effect is None or not effect["ratio"]:
+def _cell(effect: Effect | None) -> Cell | None:
+    if effect is None or not effect.ratio:
         return None
-    verdict = effect["verdict"] or ""
-    share = math.log(effect["ratio"]) / _BAR_END
+    verdict = effect.verdict or ""
+    share = math.log(effect.ratio) / _BAR_END
     over = ("left" if share < 0 else "right") if abs(share) > 1 else ""
     share = max(-1.0, min(1.0, share))
     return Cell(
-        ratio=ratio_text(effect["ratio"]),
-        interval=interval_text(effect["low"], effect["high"]) if effect["low"] else "",
+        ratio=ratio_text(effect.ratio),
+        interval=interval_text(effect.low, effect.high) if effect.low else "",
         verdict=verdict.lower(),
         mark=VERDICT_MARKS.get(verdict, ""),
         tone={"BETTER": "good", "WORSE": "bad"}.get(verdict, "none"),
@@ -248,7 +246,7 @@ def _table(panel: Panel) -> dict[str, Any]:
     return {
         "title": panel.title,
         "parts": [part for part in parts if part["heads"]] or parts[:1],
-        "remarks": panel_remarks(panel),
+        "notes": panel_notes(panel),
     }
 
 
@@ -256,19 +254,19 @@ def _part(panel: Panel, columns: Sequence[tuple[str, str]]) -> dict[str, Any]:
     shown = [
         (metric, heading)
         for metric, heading in columns
-        if any(arm["metrics"].get(metric) is not None for arm in panel.arms)
+        if any(arm.metrics.get(metric) is not None for arm in panel.arms)
     ]
     units = {metric: _unit(metric, panel.arms) for metric, _ in shown}
     return {
         "heads": [(heading, units[metric][0]) for metric, heading in shown],
         "rows": [
-            (arm, arm_lines(arm), [_figure(arm, metric, units[metric]) for metric, _ in shown])
+            (arm, arm_lines(arm), [_metric_cell(arm, metric, units[metric]) for metric, _ in shown])
             for arm in panel.arms
         ],
     }
 
 
-def _unit(metric: str, arms: Iterable[Row]) -> tuple[str, float]:
+def _unit(metric: str, arms: Iterable[ArmRow]) -> tuple[str, float]:
     """The unit below a heading, and the factor that turns a stored value into it.
 
     One unit for p50 and p99 of a latency, so that they can be read against each other.
@@ -276,22 +274,22 @@ def _unit(metric: str, arms: Iterable[Row]) -> tuple[str, float]:
     unit = kind(metric).unit
     if unit == "ms":
         tail = metric.partition(".")[0] + ".p99"
-        return latency_unit(arm["metrics"].get(tail) for arm in arms)
+        return latency_unit(arm.metrics.get(tail) for arm in arms)
     return ("%", 100.0) if unit == "share" else ("", 1.0)
 
 
-def _figure(arm: Row, metric: str, unit: tuple[str, float]) -> str:
-    value = arm["metrics"].get(metric)
+def _metric_cell(arm: ArmRow, metric: str, unit: tuple[str, float]) -> str:
+    value = arm.metrics.get(metric)
     if value is None:
         return ABSENT
-    doubtful = metric.endswith(".p99") and not arm["p99_reliable"]
+    doubtful = metric.endswith(".p99") and not arm.p99_reliable
     return "~" * doubtful + significant(value * unit[1])
 
 
 # Figures ----------------------------------------------------------------------------------------
 
 
-def _figures(summary: Row, plots: Sequence[Path]) -> list[dict[str, str]]:
+def _figures(summary: Summary, plots: Sequence[Path]) -> list[dict[str, str]]:
     planned = {figure.file: figure for figure in planned_figures(summary)}
     found = []
     for plot in plots:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from harness.results.effects import BASELINE, VERDICT_BLOCKS
 from harness.results.panels import Panel, labels, load_title, panels
-from harness.results.report.client_remarks import MARK, is_degraded
+from harness.results.report.client_notes import MARK, is_degraded
 from harness.results.report.side_by_side import compared_engines, engine_kinds
+from harness.results.summary import ArmRow, Summary
 
 Kind = Literal["engines", "effects", "throughput", "latency"]
 LOADS_A_FIGURE = 4  # loads whose marks still lie apart in one row of a figure of effects
@@ -36,20 +37,20 @@ class PlannedFigure:
     first_load: int  # place of the first panel among the workload's loads
 
     @property
-    def arms(self) -> list[Mapping[str, Any]]:
+    def arms(self) -> list[ArmRow]:
         """The engine's arms over all panels; one that recurs stands for itself once."""
-        rows = [arm for panel in self.panels for arm in panel.arms if arm["label"] == self.label]
-        return list({arm["arm"]: arm for arm in reversed(rows)}.values())[::-1]
+        rows = [arm for panel in self.panels for arm in panel.arms if arm.label == self.label]
+        return list({arm.arm: arm for arm in reversed(rows)}.values())[::-1]
 
-    def arm_of(self, panel: Panel, arm: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return this figure's arm as it came out in one panel; None where it is not in it."""
+    def arm_of(self, panel: Panel, name: str) -> ArmRow | None:
+        """Return this figure's arm of that name in one panel; None where it is not in it."""
         for row in panel.arms:
-            if (row["label"], row["arm"]) == (self.label, arm["arm"]):
+            if (row.label, row.arm) == (self.label, name):
                 return row
         return None
 
 
-def planned_figures(summary: Mapping[str, Any]) -> list[PlannedFigure]:
+def planned_figures(summary: Summary) -> list[PlannedFigure]:
     """Return the figures that have something to show: engines, effects, throughput, latency."""
     by_workload: dict[str, list[Panel]] = {}
     for panel in panels(summary):
@@ -83,24 +84,24 @@ def planned_figures(summary: Mapping[str, Any]) -> list[PlannedFigure]:
 
 
 def _has(panel: Panel, label: str, metric: str) -> bool:
-    return any(arm["metrics"].get(metric) for arm in panel.arms if arm["label"] == label)
+    return any(arm.metrics.get(metric) for arm in panel.arms if arm.label == label)
 
 
 def _has_baseline(group: Sequence[Panel], label: str) -> bool:
     return any(
-        arm["metrics"].get("output_tokens_per_s")
+        arm.metrics.get("output_tokens_per_s")
         for panel in group
         for arm in panel.arms
-        if (arm["label"], arm["arm"]) == (label, BASELINE)
+        if (arm.label, arm.arm) == (label, BASELINE)
     )
 
 
 def _compares(panel: Panel, label: str) -> bool:
-    return any(effect["ratio"] for effect in panel.effects if effect["label"] == label)
+    return any(effect.ratio for effect in panel.effects if effect.label == label)
 
 
 def _named(
-    summary: Mapping[str, Any], drafts: Sequence[tuple[Kind, str, Sequence[Panel], int]]
+    summary: Summary, drafts: Sequence[tuple[Kind, str, Sequence[Panel], int]]
 ) -> list[PlannedFigure]:
     several = len(labels(summary)) > 1
     figures: list[PlannedFigure] = []
@@ -132,7 +133,7 @@ def _slug(parts: Sequence[str]) -> str:
     return words[:80].strip("-")
 
 
-def _caption(summary: Mapping[str, Any], kind: Kind) -> str:
+def _caption(summary: Summary, kind: Kind) -> str:
     if kind == "engines":
         kinds = engine_kinds(summary)
         mixed = len({kinds.get(label) for label in compared_engines(summary)}) > 1
@@ -143,15 +144,15 @@ def _caption(summary: Mapping[str, Any], kind: Kind) -> str:
             * mixed
         )
     if kind == "effects":
-        blocks = max((effect["n_blocks"] for effect in summary["effects"]), default=0)
+        blocks = max((effect.n_blocks for effect in summary.effects), default=0)
         verdicts = "▲ better, ▼ worse, hollow: no difference (=) or inconclusive (?)"
         if blocks < VERDICT_BLOCKS:
             verdicts = f"no verdict below {VERDICT_BLOCKS} blocks"
         return (
             f"Ratio of the pair at the left, 95 % interval over blocks; {verdicts}; "
-            f"grey: within ±{100 * summary['margin']:.0f} %."
+            f"grey: within ±{100 * summary.margin:.0f} %."
             + " Upright stroke: predicted (simulated), its bar what the known error leaves open."
-            * any(effect.get("predicted") for effect in summary["effects"])
+            * any(effect.predicted for effect in summary.effects)
         )
     if kind == "throughput":
         return (

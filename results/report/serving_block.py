@@ -1,15 +1,16 @@
-"""One run in the block of lines that people know from `vllm bench serve`, with this tool's figures.
+"""One run in the block of lines that people know from `vllm bench serve`, with this tool's metrics.
 
-The names are those lines' own; what each figure is stands in `docs/metrics.md`.
+The names are those lines' own; `docs/metrics.md` defines each metric.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from harness.results.report.client_remarks import certificate_lines
+from harness.results.report.client_notes import certificate_lines
+from harness.results.statistics import Distribution
+from harness.results.summary import RunRow, Summary
 from harness.results.units import ABSENT
 from harness.results.unmeasured import unmeasured
 from harness.results.warnings import failure_lines
@@ -25,21 +26,20 @@ _LATENCIES = (
 )
 
 
-def serving_block(summary: Mapping[str, Any]) -> str:
+def serving_block(summary: Summary) -> str:
     """Return the block of the one run of a summary, 50 columns wide; below it how sure it is."""
-    (run,) = summary["runs"]
+    (run,) = summary.runs
     mark = f" ({found})" if (found := unmeasured(summary)) else ""
-    mark += " (INTERRUPTED)" if run["status"] == "interrupted" else ""
-    answered = bool(run["counts"]["ok"])  # where nothing was, there is no rate, and no window
+    mark += " (INTERRUPTED)" if run.status == "interrupted" else ""
     lines = [
         f" Serving Benchmark Result{mark} ".center(_WIDTH, "="),
         *_counts(run),
-        *(_window(run) if answered else ()),
-        *_rates((run["metrics"] if answered else None) or {}),
-        *_latencies(run["metrics"] or {}),
+        *_window(run),
+        *_rates(run),
+        *_latencies(run),
         "=" * _WIDTH,
     ]
-    for said in (*certificate_lines(run), *_remarks(summary, run)):
+    for said in (*certificate_lines(run), *_notes(summary, run)):
         lines += _wrapped(said)
     return "\n".join(lines)
 
@@ -56,61 +56,64 @@ def _wrapped(said: str) -> list[str]:
     )
 
 
-def _counts(run: Mapping[str, Any]) -> Iterator[str]:
-    counts, load = run["counts"], run["load"]
-    yield _line("Successful requests:", counts["ok"])
-    yield _line("Failed requests:", counts["failed"])
-    if load["mode"] == "concurrency":
-        yield _line("Maximum request concurrency:", int(load["value"]))
-    elif load["mode"] == "rate":
-        yield _line("Request rate configured (RPS):", float(load["value"]))
-    yield _line("Benchmark duration (s):", counts["duration_s"])
-    yield _line("Total input tokens:", counts["prompt_tokens"])
-    yield _line("Total generated tokens:", counts["output_tokens"])
+def _counts(run: RunRow) -> Iterator[str]:
+    counts, load = run.counts, run.load
+    yield _line("Successful requests:", counts and counts.ok)
+    yield _line("Failed requests:", counts and counts.failed)
+    if load.mode == "concurrency":
+        yield _line("Maximum request concurrency:", load.concurrency)
+    elif load.mode == "rate":
+        yield _line("Request rate configured (RPS):", float(load.value or 0))
+    yield _line("Benchmark duration (s):", counts and counts.duration_s)
+    yield _line("Total input tokens:", counts and counts.prompt_tokens)
+    yield _line("Total generated tokens:", counts and counts.output_tokens)
 
 
-def _window(run: Mapping[str, Any]) -> Iterator[str]:
+def _window(run: RunRow) -> Iterator[str]:
     """Yield what the rates are made from: each is one of these counts over this length."""
-    window = run["window"]
-    whole = window["kind"] == "whole-run"
+    window, counts = run.window, run.counts
+    if window is None or counts is None or not counts.ok:
+        return  # no rate, and no window
+    whole = window.kind == "whole-run"
     yield ("Window: the whole run" if whole else "Measured window").center(_WIDTH, "-")
-    yield _line("Measured window (s):", window["length_s"], decimals=3)
-    yield _line("Requests sent in the window:", run["counts"]["measured"])
-    yield _line("Requests ended in the window:", window["requests_ended"])
-    yield _line("Input tokens in the window:", window["prompt_tokens"])
-    yield _line("Output tokens in the window:", window["output_tokens"])
+    yield _line("Measured window (s):", window.length_s, decimals=3)
+    yield _line("Requests sent in the window:", counts.measured)
+    yield _line("Requests ended in the window:", window.requests_ended)
+    yield _line("Input tokens in the window:", window.prompt_tokens)
+    yield _line("Output tokens in the window:", window.output_tokens)
 
 
-def _rates(metrics: Mapping[str, Any]) -> Iterator[str]:
-    yield _line("Request throughput (req/s):", metrics.get("requests_per_s"))
-    yield _line("Output token throughput (tok/s):", metrics.get("output_tokens_per_s"))
-    yield _line("Total token throughput (tok/s):", metrics.get("total_tokens_per_s"))
+def _rates(run: RunRow) -> Iterator[str]:
+    metrics = run.metrics if run.counts and run.counts.ok else None
+    yield _line("Request throughput (req/s):", metrics and metrics.requests_per_s)
+    yield _line("Output token throughput (tok/s):", metrics and metrics.output_tokens_per_s)
+    yield _line("Total token throughput (tok/s):", metrics and metrics.total_tokens_per_s)
 
 
-def _latencies(metrics: Mapping[str, Any]) -> Iterator[str]:
+def _latencies(run: RunRow) -> Iterator[str]:
     for name, title, short in _LATENCIES:
-        found = metrics.get(name)
+        found: Distribution | None = getattr(run.metrics, name, None)
         if found is None and name.startswith("scheduled"):
             continue
         yield title.center(_WIDTH, "-")
-        found = found or {}
-        yield _line(f"Mean {short} (ms):", found.get("mean"))
-        yield _line(f"Median {short} (ms):", found.get("p50"))
-        mark = "" if found.get("p99") is None or found.get("p99_reliable") else " ~"
-        yield _line(f"P99 {short} (ms):{mark}", found.get("p99"))
+        yield _line(f"Mean {short} (ms):", found and found.mean)
+        yield _line(f"Median {short} (ms):", found and found.p50)
+        mark = "" if found is None or found.p99 is None or found.p99_reliable else " ~"
+        yield _line(f"P99 {short} (ms):{mark}", found and found.p99)
 
 
-def _remarks(summary: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[str]:
-    window, reason = run["window"], run["reason"]
-    if run["status"] == "interrupted":
+def _notes(summary: Summary, run: RunRow) -> Iterator[str]:
+    window, reason = run.window, run.reason
+    if run.status == "interrupted":
         yield f"interrupted: {reason}; the figures are of what had ended"
-    if window is not None and run["counts"]["ok"]:
-        why = f" ({window['reason']})" if window["reason"] else ""
-        yield f"window: {window['kind'].replace('-', ' ')}{why}"
-    yield from failure_lines((run["metrics"] or {}).get("failures", {}), run["failure_samples"])
-    for doubt in run["checks"]:
-        yield f"doubt: {doubt['message']}; {doubt['remedy']}"
-    for note in summary["notes"]:
+    if window is not None and run.counts is not None and run.counts.ok:
+        why = f" ({window.reason})" if window.reason else ""
+        yield f"window: {window.kind.replace('-', ' ')}{why}"
+    if run.metrics is not None:
+        yield from failure_lines(run.metrics.failures, run.failure_samples)
+    for warning in run.warnings:
+        yield f"doubt: {warning.message}; {warning.remedy}"
+    for note in summary.notes:
         yield f"note: {note}"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from rich import box
 from rich.cells import cell_len
@@ -25,24 +25,24 @@ from harness.results.panels import (
     may_be_none,
     panels,
 )
-from harness.results.report.client_remarks import client_counts, is_degraded
+from harness.results.report.client_notes import client_counts, is_degraded
 from harness.results.report.engine_tables import READING, engine_tables
-from harness.results.report.predicted import absent_predictions, foreseen
-from harness.results.report.remarks import (
+from harness.results.report.notes import (
     assumptions,
-    control_remark,
-    doubts,
+    control_note,
     engines,
-    panel_remarks,
-    ratio_remark,
-    simulated_remark,
-    verdict_remark,
+    gathered_warnings,
+    panel_notes,
+    ratio_note,
+    simulated_notes,
+    verdict_note,
 )
+from harness.results.report.predicted import absent_predictions, predicted_panels
 from harness.results.report.side_by_side import left_out, side_by_side
+from harness.results.summary import ArmRow, Summary
 from harness.results.units import ABSENT, count, latency_unit, ratio_text, significant
 from harness.results.unmeasured import unmeasured
 
-Row = Mapping[str, Any]
 WIDTH = 100  # columns that a line may take
 _NARROWEST = 72  # a terminal below this gets lines that it has to wrap itself
 _NAME_COLUMNS = 18  # an arm's name is not squeezed below this: "overlap_scheduling"
@@ -66,7 +66,7 @@ class Column:
         return max(cell_len(line) for line in lines)
 
 
-def print_summary(summary: Row, console: Console) -> None:
+def print_summary(summary: Summary, console: Console) -> None:
     """Print one table for each workload × load, then what a reader must know of all of them.
 
     A line takes 100 columns at most, also where the console does not know its width; a pipe has
@@ -82,16 +82,16 @@ def print_summary(summary: Row, console: Console) -> None:
             print_within(console, part, width)
     for part in _engine_parts(summary, width):
         print_within(console, part, width)
-    for part in _foreseen_parts(summary, width):
+    for part in _predicted_parts(summary, width):
         print_within(console, part, width)
     for line in _closing_lines(summary):
         print_within(console, _wrapped(line, width, ""), width)
 
 
-def _heading(summary: Row) -> str:
+def _heading(summary: Summary) -> str:
     """What was run: name, model, hardware, engines."""
-    parts = [f"{summary['model']} on {hardware_title(summary)}", *engines(summary).values()]
-    return f"{summary['name']}: {'; '.join(parts)}"
+    parts = [f"{summary.model} on {hardware_title(summary)}", *engines(summary).values()]
+    return f"{summary.name}: {'; '.join(parts)}"
 
 
 def print_within(console: Console, part: RenderableType, width: int) -> None:
@@ -100,36 +100,36 @@ def print_within(console: Console, part: RenderableType, width: int) -> None:
     console.print(Segments(console.render(part, options)), soft_wrap=True, end="")
 
 
-def _panel_parts(summary: Row, panel: Panel, width: int) -> list[RenderableType]:
+def _panel_parts(summary: Summary, panel: Panel, width: int) -> list[RenderableType]:
     mark = f" · {found}" if (found := unmeasured(summary)) else ""
     parts: list[RenderableType] = [
         _wrapped(panel.title + mark, width, "bold", indent=""),
         *_tables(panel, width),
     ]
-    remarks = panel_remarks(panel) + assumptions(summary, panel)
-    return [*parts, *(_wrapped(line, width, "dim") for line in remarks), Text("")]
+    notes = panel_notes(panel) + assumptions(summary, panel)
+    return [*parts, *(_wrapped(line, width, "dim") for line in notes), Text("")]
 
 
-def _engine_parts(summary: Row, width: int) -> Iterator[RenderableType]:
+def _engine_parts(summary: Summary, width: int) -> Iterator[RenderableType]:
     """Yield the engines beside each other, one table for each panel; nothing for one engine."""
     mark = f" · {found}" if (found := unmeasured(summary)) else ""
     for beside in side_by_side(summary):
         yield _wrapped(f"engines · {beside.panel.title}{mark}", width, "bold", indent="")
         yield from engine_tables(beside, width)
-        remarks = [*beside.remarks, *([READING] if beside.toggles else [])]
-        yield from (_wrapped(line, width, "dim") for line in remarks)
+        notes = [*beside.notes, *([READING] if beside.toggles else [])]
+        yield from (_wrapped(line, width, "dim") for line in notes)
         yield Text("")
     yield from (_wrapped(line, width, "dim") for line in left_out(summary))
 
 
-def _foreseen_parts(summary: Row, width: int) -> Iterator[RenderableType]:
+def _predicted_parts(summary: Summary, width: int) -> Iterator[RenderableType]:
     """Yield predicted beside measured; nothing where nothing was predicted."""
-    for one in foreseen(summary):
+    for one in predicted_panels(summary):
         yield _wrapped(f"predicted beside measured · {one.title}", width, "bold", indent="")
         yield plain_table(one.arm_heads, one.arms, width)
         if one.effects:
             yield plain_table(one.effect_heads, one.effects, width)
-        yield from (_wrapped(line, width, "dim") for line in one.remarks)
+        yield from (_wrapped(line, width, "dim") for line in one.notes)
         yield Text("")
     yield from (_wrapped(line, width, "dim") for line in absent_predictions(summary))
 
@@ -182,17 +182,17 @@ def _room(columns: Sequence[Column], width: int) -> int:
     return width - sum(column.width + 1 for column in columns)
 
 
-def _rows(panel: Panel) -> list[Row | str]:
+def _rows(panel: Panel) -> list[ArmRow | str]:
     """The arms; with several engines, each engine's label before its arms."""
-    names = list(dict.fromkeys(arm["label"] for arm in panel.arms))
-    rows: list[Row | str] = []
+    names = list(dict.fromkeys(arm.label for arm in panel.arms))
+    rows: list[ArmRow | str] = []
     for name in names:
         rows += [name] if len(names) > 1 else []
-        rows += [arm for arm in panel.arms if arm["label"] == name]
+        rows += [arm for arm in panel.arms if arm.label == name]
     return rows
 
 
-def _table(rows: Sequence[Row | str], columns: Sequence[Column], width: int) -> Table:
+def _table(rows: Sequence[ArmRow | str], columns: Sequence[Column], width: int) -> Table:
     names = [_name_cell(row, max(_room(columns, width), _NAME_COLUMNS)) for row in rows]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
     table.add_column(Text("\n\narm"), no_wrap=True, overflow="fold")
@@ -209,23 +209,23 @@ def _table(rows: Sequence[Row | str], columns: Sequence[Column], width: int) -> 
     return table
 
 
-def _name_cell(row: Row | str, width: int) -> Text:
+def _name_cell(row: ArmRow | str, width: int) -> Text:
     if isinstance(row, str):
         return Text("\n".join(_wrap(row, width)), style="bold underline")
     lines = [part for line in arm_lines(row) for part in _wrap(line.replace("(", " ("), width)]
-    if row["status"] != "ok":
-        lines.append(f"  {row['status'].upper()}")
+    if row.status != "ok":
+        lines.append(f"  {row.status.upper()}")
     elif is_degraded(row):
         lines.append("  DEGRADED")
-    style = "" if row["status"] == "ok" else "yellow"
-    return Text("\n".join(lines), style="bold" if row["arm"] == BASELINE else style)
+    style = "" if row.status == "ok" else "yellow"
+    return Text("\n".join(lines), style="bold" if row.arm == BASELINE else style)
 
 
 def _cell(text: str) -> Text:
     return Text(text, style=_MARK_STYLES.get(text[-1:], ""))
 
 
-def _figure_columns(panel: Panel, rows: Sequence[Row | str]) -> list[Column]:
+def _figure_columns(panel: Panel, rows: Sequence[ArmRow | str]) -> list[Column]:
     return [
         _figures(rows, "output_tokens_per_s", ("output", "", "tok/s")),
         _figures(rows, "output_tokens_per_s_per_user", ("per", "user", "tok/s")),
@@ -236,7 +236,7 @@ def _figure_columns(panel: Panel, rows: Sequence[Row | str]) -> list[Column]:
     ]
 
 
-def _figures(rows: Sequence[Row | str], metric: str, head: tuple[str, str, str]) -> Column:
+def _figures(rows: Sequence[ArmRow | str], metric: str, head: tuple[str, str, str]) -> Column:
     values = (_value(row, metric) for row in rows)
     cells = tuple(
         "" if isinstance(row, str) else significant(value)
@@ -246,7 +246,7 @@ def _figures(rows: Sequence[Row | str], metric: str, head: tuple[str, str, str])
 
 
 def _latencies(
-    rows: Sequence[Row | str], metric: str, name: str, statistics: Iterable[str]
+    rows: Sequence[ArmRow | str], metric: str, name: str, statistics: Iterable[str]
 ) -> list[Column]:
     keys = [f"{metric}.{statistic}" for statistic in statistics]
     unit, factor = latency_unit(_value(row, key) for row in rows for key in keys)
@@ -259,21 +259,21 @@ def _latencies(
     ]
 
 
-def _latency_cell(row: Row | str, key: str, factor: float) -> str:
+def _latency_cell(row: ArmRow | str, key: str, factor: float) -> str:
     if isinstance(row, str):
         return ""
     value = _value(row, key)
     if value is None:
         return ABSENT
-    doubtful = key.endswith("p99") and not row["p99_reliable"]
+    doubtful = key.endswith("p99") and not row.p99_reliable
     return "~" * doubtful + significant(value * factor)
 
 
-def _value(row: Row | str, key: str) -> float | None:
-    return None if isinstance(row, str) else row["metrics"].get(key)
+def _value(row: ArmRow | str, key: str) -> float | None:
+    return None if isinstance(row, str) else row.metrics.get(key)
 
 
-def _ratio_columns(panel: Panel, rows: Sequence[Row | str]) -> list[Column]:
+def _ratio_columns(panel: Panel, rows: Sequence[ArmRow | str]) -> list[Column]:
     names = ("output", "tok/s"), ("TTFT", "p50"), ("TPOT", "p50")
     columns = [
         Column(
@@ -286,24 +286,24 @@ def _ratio_columns(panel: Panel, rows: Sequence[Row | str]) -> list[Column]:
     return [of, *columns]
 
 
-def _ratio_cell(panel: Panel, row: Row | str, metric: str) -> str:
-    if isinstance(row, str) or row["arm"] == BASELINE:
+def _ratio_cell(panel: Panel, row: ArmRow | str, metric: str) -> str:
+    if isinstance(row, str) or row.arm == BASELINE:
         return ""
     effect = panel.effect(row, metric)
     if effect is None:
         return ABSENT
-    mark = VERDICT_MARKS.get(effect["verdict"] or "", "")
-    return "~" * may_be_none(effect) + ratio_text(effect["ratio"]) + mark
+    mark = VERDICT_MARKS.get(effect.verdict or "", "")
+    return "~" * may_be_none(effect) + ratio_text(effect.ratio) + mark
 
 
-def _of_cell(panel: Panel, row: Row | str) -> str:
+def _of_cell(panel: Panel, row: ArmRow | str) -> str:
     effect = None if isinstance(row, str) else panel.effect(row, panel.primary[0])
     if effect is None:
         return ""
-    above, slash, below = effect["ratio_of"].partition("/")
+    above, slash, below = effect.ratio_of.partition("/")
     text = f"{_kind(above)}{slash}{_kind(below)}"
     lines = [text] if len(text) <= _OF_COLUMNS else [f"{_kind(above)}{slash}", _kind(below)]
-    toggle = [effect["toggle"]] if effect.get("others_flipped") else []
+    toggle = [effect.toggle] if effect.others_flipped else []
     return "\n".join([*toggle, *(part for line in lines for part in _broken(line))])
 
 
@@ -323,16 +323,16 @@ def _broken(text: str) -> list[str]:
     return lines
 
 
-def _closing_lines(summary: Row) -> list[str]:
-    lines = [ratio_remark(summary)] if summary["effects"] else []
-    lines.append(verdict_remark(summary))
-    lines += [control] if (control := control_remark(summary)) else []
+def _closing_lines(summary: Summary) -> list[str]:
+    lines = [ratio_note(summary)] if summary.effects else []
+    lines.append(verdict_note(summary))
+    lines += [control] if (control := control_note(summary)) else []
     lines += [
         f"doubt: {name}: {message} ({count(runs, 'run')})" + f"; {remedy}" * bool(remedy)
-        for name, message, remedy, runs in doubts(summary, _MESSAGES)
+        for name, message, remedy, runs in gathered_warnings(summary, _MESSAGES)
     ]
-    if any(run["certificate"]["verdict"] for run in summary["runs"]):
+    if any(run.certificate.verdict for run in summary.runs):
         lines.append(f"client certificates: {client_counts(summary)}")
     lines += assumptions(summary, None)
-    lines += [f"note: {note}" for note in summary["notes"]]
-    return [*lines, *simulated_remark(summary)]
+    lines += [f"note: {note}" for note in summary.notes]
+    return [*lines, *simulated_notes(summary)]

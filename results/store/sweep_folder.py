@@ -13,30 +13,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from harness.results.store.manifest import (
+    FORMAT,
+    Document,
+    RunManifest,
+    StoredSweep,
+    finite,
+    parsed,
+)
 from harness.results.store.parquet import RecordTable, read_records, write_records
 from harness.results.store.records import RequestRecord
 
-FORMAT = 1
 SWEEP_FILE, MANIFEST_FILE, RECORDS_FILE = "sweep.json", "manifest.json", "records.parquet"
 PREDICTED_FILE = "predicted.parquet"
-DIGEST = "records_sha256"  # in the manifest: of the records' bytes
-PREDICTED_DIGEST = "predicted_sha256"  # of the predicted ones; absent where there are none
 _KEY_LENGTH = 12  # of a run's key in its folder's name: 48 bits, plenty within one sweep
-
-# What a reader of these files leans on; the rest may be absent.
-_SWEEP_KEYS = ("name", "created", "model", "hardware", "seed", "planned")
-_MANIFEST_KEYS = (
-    "key", "arm", "block", "engine", "label", "toggles", "flipped", "workload", "load", "status",
-    DIGEST,
-)  # fmt: skip
 
 
 class StoreError(Exception):
@@ -46,7 +41,7 @@ class StoreError(Exception):
 class StoredRun(NamedTuple):
     """One run as it was stored."""
 
-    manifest: dict[str, Any]
+    manifest: RunManifest
     records: RecordTable
     predicted: RecordTable | None = None  # the same requests on the embedded engine
 
@@ -76,14 +71,14 @@ def run_folder(sweep_dir: Path, key: str) -> Path:
 def write_run(
     sweep_dir: Path,
     key: str,
-    manifest: Mapping[str, Any],
+    manifest: RunManifest,
     records: Sequence[RequestRecord],
     predicted: Sequence[RequestRecord] | None = None,
 ) -> Path:
-    """Store a run, and what was predicted of it, and return its folder.
+    """Store a run and its predicted records, and return its folder.
 
     A process killed in between leaves a hidden folder that no reader looks at. Raises
-    `StoreError` when the run is there already or the disk refuses.
+    `StoreError` when the run exists already or the disk refuses.
     """
     folder = run_folder(sweep_dir, key)
     if folder.exists():
@@ -93,11 +88,11 @@ def write_run(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         write_records(partial / RECORDS_FILE, records)
-        own = {"format": FORMAT, "key": key, DIGEST: _sha256(partial / RECORDS_FILE)}
+        own = {"key": key, "records_sha256": _sha256(partial / RECORDS_FILE)}
         if predicted is not None:
             write_records(partial / PREDICTED_FILE, predicted)
-            own[PREDICTED_DIGEST] = _sha256(partial / PREDICTED_FILE)
-        write_json(partial / MANIFEST_FILE, {**manifest, **own})
+            own["predicted_sha256"] = _sha256(partial / PREDICTED_FILE)
+        write_json(partial / MANIFEST_FILE, manifest.model_copy(update=own).model_dump())
         partial.rename(folder)
     except OSError as cause:
         raise _unwritable(folder, cause) from cause
@@ -111,7 +106,7 @@ def write_sweep(sweep_dir: Path, sweep: Mapping[str, Any]) -> Path:
     return write_json(sweep_dir / SWEEP_FILE, {**sweep, "format": FORMAT})
 
 
-def read_sweep(sweep_dir: Path) -> dict[str, Any]:
+def read_sweep(sweep_dir: Path) -> StoredSweep:
     """Return what was planned for the sweep in this folder.
 
     Raises `StoreError` for a folder that is missing, holds no sweep, or one of another format.
@@ -125,7 +120,7 @@ def read_sweep(sweep_dir: Path) -> dict[str, Any]:
         if inside := sorted(path.parent.name for path in sweep_dir.glob(f"*/{SWEEP_FILE}")):
             error.add_note(f"sweeps inside it: {', '.join(inside)}")
         raise error
-    return _read_document(sweep_dir / SWEEP_FILE, _SWEEP_KEYS)
+    return _read_document(sweep_dir / SWEEP_FILE, StoredSweep)
 
 
 def read_runs(sweep_dir: Path) -> Iterator[StoredRun]:
@@ -136,12 +131,12 @@ def read_runs(sweep_dir: Path) -> Iterator[StoredRun]:
     """
     for path in sorted(sweep_dir.glob(f"*/{MANIFEST_FILE}")):
         if not path.parent.name.startswith("."):
-            manifest = _read_document(path, _MANIFEST_KEYS)
-            digest = manifest.get(PREDICTED_DIGEST)
+            manifest = _read_document(path, RunManifest)
+            digest = manifest.predicted_sha256
             yield StoredRun(
                 manifest,
-                _read_table(path.with_name(RECORDS_FILE), manifest[DIGEST]),
-                digest and _read_table(path.with_name(PREDICTED_FILE), digest),
+                _read_table(path.with_name(RECORDS_FILE), manifest.records_sha256),
+                None if digest is None else _read_table(path.with_name(PREDICTED_FILE), digest),
             )
 
 
@@ -165,32 +160,20 @@ def write_text(path: Path, text: str) -> Path:
     return path
 
 
-def finite(value: Any) -> Any:
-    """Return a copy made of plain JSON values; a number that is not finite becomes None."""
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _read_document(path: Path, needed: Sequence[str]) -> dict[str, Any]:
+def _read_document(path: Path, kind: type[Document]) -> Document:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        document = json.loads(text)
+        if not isinstance(document, dict):
+            raise _unreadable(path, "expected a JSON object")
+        if document.get("format") != FORMAT:
+            raise _other_format(path, document.get("format"))
+        return parsed(kind, text)
     except (OSError, ValueError) as cause:
         raise _unreadable(path, str(cause)) from cause
-    if not isinstance(document, dict):
-        raise _unreadable(path, "expected a JSON object")
-    if document.get("format") != FORMAT:
-        raise _other_format(path, document.get("format"))
-    if missing := [key for key in needed if key not in document]:
-        raise _unreadable(path, f"lacks {', '.join(missing)}")
-    return document
 
 
-def _read_table(path: Path, digest: str) -> RecordTable:
+def _read_table(path: Path, digest: str | None) -> RecordTable:
     try:
         if _sha256(path) != digest:
             raise _changed(path)
@@ -206,8 +189,8 @@ def _sha256(path: Path) -> str:
 
 def _changed(path: Path) -> StoreError:
     error = StoreError(
-        f"{path}: not the records that this run wrote: their SHA-256 differs from {DIGEST} in "
-        f"{MANIFEST_FILE}"
+        f"{path}: not the records that this run wrote: their SHA-256 differs from "
+        f"records_sha256 in {MANIFEST_FILE}"
     )
     error.add_note("put the file of that run back, or move its folder away to go on without it")
     return error

@@ -2,25 +2,23 @@
 
 from harness.results.warnings.backlog import backlog_of
 from harness.results.warnings.cache_checks import cache_notes
-from harness.results.warnings.checks import doubts, too_many_failed
+from harness.results.warnings.checks import run_warnings, too_many_failed
 from harness.results.warnings.failure_samples import failure_lines, failure_samples, one_line
 from harness.results.warnings.flip_checks import other_versions, same_settings
 from harness.results.warnings.load_checks import peak_in_flight
 from harness.results.warnings.unlike_runs import NAME, prompt_tokens_each, unlike_runs
-from harness.results.warnings.warning import RunWarning
 
 __all__ = [
     "NAME",
-    "RunWarning",
     "backlog_of",
     "cache_notes",
-    "doubts",
     "failure_lines",
     "failure_samples",
     "one_line",
     "other_versions",
     "peak_in_flight",
     "prompt_tokens_each",
+    "run_warnings",
     "same_settings",
     "too_many_failed",
     "unlike_runs",

@@ -1,20 +1,18 @@
-"""Checks of the answers: whether what the server told of them can be so."""
+"""Checks of the answers: whether what the server reported of them is possible."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from harness.results.metrics import RunFigures
+from harness.results.metrics import RunMetrics
+from harness.results.store import RunManifest
+from harness.results.summary import RunWarning
 from harness.results.units import significant
-from harness.results.warnings.warning import RunWarning
 
 _FORMS = {"ids": "token ids", "completions": "text", "chat": "a chat"}
 
 
-def longer_than_asked(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | None:
+def longer_than_asked(metrics: RunMetrics, _: RunManifest) -> RunWarning | None:
     """Warn about answers of more tokens than were asked for: `max_tokens` is a limit."""
-    answered = figures.requests[figures.requests["ok"]]
+    answered = metrics.requests[metrics.requests["ok"]]
     long = answered[answered["output_tokens"] > answered["asked_tokens"]]
     if long.empty:
         return None
@@ -27,9 +25,9 @@ def longer_than_asked(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning |
     )
 
 
-def usage_unbelieved(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | None:
+def usage_unbelieved(metrics: RunMetrics, _: RunManifest) -> RunWarning | None:
     """Say where a server's count cannot be, and what was counted in its place."""
-    answered = figures.requests[figures.requests["ok"]]
+    answered = metrics.requests[metrics.requests["ok"]]
     odd = int(answered["count_unbelieved"].sum())
     if odd == 0:
         return None
@@ -41,9 +39,9 @@ def usage_unbelieved(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | 
     )
 
 
-def no_finish_reason(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | None:
+def no_finish_reason(metrics: RunMetrics, _: RunManifest) -> RunWarning | None:
     """Warn about answers of which the server did not say why they ended: they may have been cut."""
-    answered = figures.requests[figures.requests["ok"]]
+    answered = metrics.requests[metrics.requests["ok"]]
     silent = int((~answered["finished"]).sum())
     if silent == 0:
         return None
@@ -55,31 +53,32 @@ def no_finish_reason(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | 
     )
 
 
-def prompt_tokens_untold(_: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
+def prompt_tokens_untold(_: RunMetrics, manifest: RunManifest) -> RunWarning | None:
     """Say where the server counts answers but not prompts, or counts what they cannot have."""
-    counts = manifest.get("prompts") or {}
-    untold = counts.get("untold") or 0
-    if not untold:
+    counts = manifest.prompts
+    if counts is None or not counts.untold:
         return None
     return RunWarning(
         name="prompt_tokens_untold",
-        message=f"the server told no number of prompt tokens that can be, for {untold} of "
-        f"{untold + counts['requests']} answers: totals with prompt tokens are not known",
+        message=f"the server told no number of prompt tokens that can be, for {counts.untold} of "
+        f"{counts.untold + counts.requests} answers: totals with prompt tokens are not known",
         remedy="look what the server, or a proxy before it, writes into usage.prompt_tokens",
     )
 
 
-def prompt_tokens_differ(_: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
+def prompt_tokens_differ(_: RunMetrics, manifest: RunManifest) -> RunWarning | None:
     """Warn about a run whose prompts the server counts otherwise than they were sent."""
-    counts = manifest.get("prompts") or {}
-    differing, requests = counts.get("differing") or 0, counts.get("requests")
-    if not differing or not requests:
+    counts = manifest.prompts
+    if counts is None or not counts.differing or not counts.requests:
         return None
-    sent, told = (significant(counts[f"{name}_tokens"] / requests) for name in ("sent", "counted"))
-    form = _FORMS.get(counts["form"], counts["form"])
+    sent, counted = (
+        significant(tokens / counts.requests)
+        for tokens in (counts.sent_tokens, counts.counted_tokens)
+    )
+    form = _FORMS.get(counts.form, counts.form)
     return RunWarning(
         name="prompt_tokens_differ",
         message=f"prompts of {sent} tokens on average went out as {form}, and the server counted "
-        f"{told} on average ({differing} of {requests} differ)",
+        f"{counted} on average ({counts.differing} of {counts.requests} differ)",
         remedy="look whether it cuts prompts, puts a text of its own before them, or counts others",
     )

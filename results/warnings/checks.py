@@ -1,18 +1,18 @@
-"""The closed list of reasons to doubt a run, each with its number and what to do about it.
+"""The closed list of reasons to distrust a run, each with its number and what to do about it.
 
-`CHECKS` is all of them, so a report can say that every one was asked.
+`CHECKS` lists all of them, so a report can state that every one was made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import pandas as pd
 
-from harness.results.metrics import RunFigures, failures
-from harness.results.names import is_open_loop
+from harness.results.metrics import RunMetrics, failures
 from harness.results.statistics import needed_samples
+from harness.results.store import LoadFacts, RunManifest
+from harness.results.summary import RunWarning
 from harness.results.units import significant
 from harness.results.warnings.answer_checks import (
     longer_than_asked,
@@ -31,7 +31,6 @@ from harness.results.warnings.load_checks import (
     overloaded,
     warm_prefix_cache,
 )
-from harness.results.warnings.warning import RunWarning
 from harness.results.window import least_requests
 
 MAX_FAILED_SHARE = 0.01  # of all sent requests, where the sweep sets no other limit
@@ -39,18 +38,18 @@ _STEP_NS = 100_000_000  # of the wall clock; less is two clocks that were not re
 _TOO_LONG = ("context_length", "context_full")  # reasons of rows and turns that did not fit
 
 
-def doubts(figures: RunFigures, manifest: Mapping[str, Any]) -> list[RunWarning]:
-    """Return the reasons to doubt this run, in the order of `CHECKS`; empty when there are none."""
-    found = (check(figures, manifest) for check in CHECKS)
-    return [doubt for doubt in found if doubt is not None]
+def run_warnings(metrics: RunMetrics, manifest: RunManifest) -> list[RunWarning]:
+    """Return the reasons to distrust this run, in the order of `CHECKS`."""
+    found = (check(metrics, manifest) for check in CHECKS)
+    return [warning for warning in found if warning is not None]
 
 
-def too_many_failed(requests: pd.DataFrame, manifest: Mapping[str, Any]) -> str | None:
+def too_many_failed(requests: pd.DataFrame, manifest: RunManifest) -> str | None:
     """Return what makes this a failed run: more failures than allowed; None for a run that is not.
 
     The share is that of all sent requests, of the whole run.
     """
-    limit = manifest.get("max_failed_share")
+    limit = manifest.max_failed_share
     limit = MAX_FAILED_SHARE if limit is None else limit
     failed = int((~requests["ok"]).sum())
     if failed <= limit * len(requests):
@@ -63,8 +62,8 @@ def _kinds(requests: pd.DataFrame) -> str:
     return ", ".join(f"{kind} {failed}" for kind, failed in failures(requests).items())
 
 
-def _nothing_sent(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | None:
-    if not figures.requests.empty:
+def _nothing_sent(metrics: RunMetrics, _: RunManifest) -> RunWarning | None:
+    if not metrics.requests.empty:
         return None
     return RunWarning(
         name="nothing_sent",
@@ -73,8 +72,8 @@ def _nothing_sent(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | Non
     )
 
 
-def _failed_share(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
-    message = too_many_failed(figures.requests, manifest)
+def _failed_share(metrics: RunMetrics, manifest: RunManifest) -> RunWarning | None:
+    message = too_many_failed(metrics.requests, manifest)
     if message is None:
         return None
     return RunWarning(
@@ -85,8 +84,8 @@ def _failed_share(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarnin
     )
 
 
-def _some_failed(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
-    requests = figures.requests
+def _some_failed(metrics: RunMetrics, manifest: RunManifest) -> RunWarning | None:
+    requests = metrics.requests
     failed = int((~requests["ok"]).sum())
     if failed == 0 or too_many_failed(requests, manifest) is not None:
         return None
@@ -98,55 +97,55 @@ def _some_failed(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning
     )
 
 
-def _p99(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
-    measured = int((figures.requests["ok"] & figures.requests["measured"]).sum())
+def _p99(metrics: RunMetrics, manifest: RunManifest) -> RunWarning | None:
+    measured = int((metrics.requests["ok"] & metrics.requests["measured"]).sum())
     missing = needed_samples(0.99) - measured
-    if missing <= 0 or not figures.requests["ok"].any():
+    if missing <= 0 or not metrics.requests["ok"].any():
         return None
     return RunWarning(
         name="p99_unreliable",
         message=f"P99 rests on {measured} requests; it is reliable from {needed_samples(0.99)} on",
-        remedy=f"{missing} more are needed: {_more(manifest, measured, missing, figures)}",
+        remedy=f"{missing} more are needed: {_more(manifest, measured, missing, metrics)}",
     )
 
 
-def _more(manifest: Mapping[str, Any], measured: int, missing: int, figures: RunFigures) -> str:
+def _more(manifest: RunManifest, measured: int, missing: int, metrics: RunMetrics) -> str:
     """Return what to change in the sweep file to get so many more measured requests."""
-    load = manifest["load"]
-    if load["mode"] == "trace":
-        limit = load.get("limit")
+    load = manifest.load
+    if load.mode == "trace":
+        limit = load.limit
         raised = f"; limit is {limit}" if limit is not None else ""
         return f"replay more rows, or a longer trace{raised}"
-    if load.get("duration_s") is not None and measured:
-        longer_s = load["duration_s"] * (measured + missing) / measured
-        return f"raise duration from {load['duration_s']:g} s to about {longer_s:.0f} s"
-    sent = len(figures.requests)
+    if load.duration_s is not None and measured:
+        longer_s = load.duration_s * (measured + missing) / measured
+        return f"raise duration from {load.duration_s:g} s to about {longer_s:.0f} s"
+    sent = len(metrics.requests)
     return f"ask for {sent + missing} requests instead of {sent}"
 
 
-def _whole_run(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
-    if figures.window.kind == "steady" or not figures.requests["ok"].any():
+def _whole_run(metrics: RunMetrics, manifest: RunManifest) -> RunWarning | None:
+    if metrics.window.kind == "steady" or not metrics.requests["ok"].any():
         return None
     return RunWarning(
         name="whole_run",
         message=f"the figures are of the whole run, ramp and drain included: "
-        f"{figures.window.reason}",
-        remedy=_steadier(manifest["load"], figures.requests),
+        f"{metrics.window.reason}",
+        remedy=_steadier(manifest.load, metrics.requests),
     )
 
 
-def _steadier(load: Mapping[str, Any], requests: pd.DataFrame) -> str:
+def _steadier(load: LoadFacts, requests: pd.DataFrame) -> str:
     """Return what to change in the sweep file so that most is sent while the load is steady."""
-    if load["mode"] == "trace":
+    if load.mode == "trace":
         return "replay more rows, or slow the trace down: lower speedup"
-    if is_open_loop(load):
+    if load.is_open_loop:
         return "ask for a longer duration, or a lower rate"
     enough = max(least_requests(requests, load), len(requests) + 1)
     return f"ask for {enough} requests, so that most are sent while all slots are busy"
 
 
-def _shorter_than_asked(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | None:
-    answered = figures.requests[figures.requests["ok"]]
+def _shorter_than_asked(metrics: RunMetrics, _: RunManifest) -> RunWarning | None:
+    answered = metrics.requests[metrics.requests["ok"]]
     short = answered[answered["output_tokens"] < answered["asked_tokens"]]
     if short.empty:
         return None
@@ -159,8 +158,8 @@ def _shorter_than_asked(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning
     )
 
 
-def _usage_missing(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | None:
-    answered = figures.requests[figures.requests["ok"]]
+def _usage_missing(metrics: RunMetrics, _: RunManifest) -> RunWarning | None:
+    answered = metrics.requests[metrics.requests["ok"]]
     missing = int((~answered["server_counted"] & ~answered["count_unbelieved"]).sum())
     if missing == 0:
         return None
@@ -172,8 +171,8 @@ def _usage_missing(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | No
     )
 
 
-def _token_times_unknown(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | None:
-    answered = figures.requests[figures.requests["ok"]]
+def _token_times_unknown(metrics: RunMetrics, _: RunManifest) -> RunWarning | None:
+    answered = metrics.requests[metrics.requests["ok"]]
     unknown = int((~answered["token_times_known"]).sum())
     if unknown == 0:
         return None
@@ -186,8 +185,8 @@ def _token_times_unknown(figures: RunFigures, _: Mapping[str, Any]) -> RunWarnin
     )
 
 
-def _single_event(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | None:
-    answered = figures.requests[figures.requests["ok"]]
+def _single_event(metrics: RunMetrics, _: RunManifest) -> RunWarning | None:
+    answered = metrics.requests[metrics.requests["ok"]]
     at_once = answered["first_token_ns"] == answered["last_token_ns"]
     bundled = int((at_once & (answered["output_tokens"] > 1)).sum())
     if bundled == 0:
@@ -200,8 +199,8 @@ def _single_event(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | Non
     )
 
 
-def _time_order(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | None:
-    answered = figures.requests[figures.requests["ok"]]
+def _time_order(metrics: RunMetrics, _: RunManifest) -> RunWarning | None:
+    answered = metrics.requests[metrics.requests["ok"]]
     odd = int((~answered["in_order"]).sum())
     if odd == 0:
         return None
@@ -213,8 +212,8 @@ def _time_order(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | None:
     )
 
 
-def _wall_clock_stepped(_: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
-    step_ns = (manifest.get("client") or {}).get("wall_clock_step_ns")
+def _wall_clock_stepped(_: RunMetrics, manifest: RunManifest) -> RunWarning | None:
+    step_ns = None if manifest.client is None else manifest.client.wall_clock_step_ns
     if step_ns is None or abs(step_ns) <= _STEP_NS:
         return None
     how = "ahead" if step_ns > 0 else "back"
@@ -225,8 +224,8 @@ def _wall_clock_stepped(_: RunFigures, manifest: Mapping[str, Any]) -> RunWarnin
     )
 
 
-def _rows_skipped(_: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
-    skipped: Mapping[str, int] = manifest.get("skipped_rows") or {}
+def _rows_skipped(_: RunMetrics, manifest: RunManifest) -> RunWarning | None:
+    skipped = manifest.skipped_rows
     if not sum(skipped.values()):
         return None
     reasons = ", ".join(f"{rows:,} × {reason}" for reason, rows in sorted(skipped.items()))
@@ -245,7 +244,7 @@ def _mending(skipped: Mapping[str, int]) -> list[str]:
     return [longer] * long + ["mend those lines of the trace"] * faulty
 
 
-CHECKS: tuple[Callable[[RunFigures, Mapping[str, Any]], RunWarning | None], ...] = (
+CHECKS: tuple[Callable[[RunMetrics, RunManifest], RunWarning | None], ...] = (
     _nothing_sent,
     _failed_share,
     _some_failed,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from harness.results.store import RecordTable
 
@@ -54,9 +53,3 @@ def _remedy(kind: str, said: str) -> str | None:
     if kind in ("http_400", "http_422") and named:
         return f"the server refuses what is sent as {', '.join(named)}: see its documentation"
     return _REMEDIES.get(kind)
-
-
-def sample_of(run: Mapping[str, Any], kind: str) -> str | None:
-    """Return what one request of a run said that failed so; None where nothing is known."""
-    found: str | None = (run.get("failure_samples") or {}).get(kind)
-    return found

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from harness.results.metrics import RunFigures
-from harness.results.warnings.warning import RunWarning
+from harness.results.metrics import RunMetrics
+from harness.results.store import Evidence, RunManifest
+from harness.results.summary import RunRow, RunWarning
 
 _NOT_REACHED = "the flip did not reach the engine: look at its launch line and its log"
 _ONE_ARM_TWICE = "what one flip drags along is what the other asks for: they are one arm twice"
 
 
-def not_exercised(_: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
+def not_exercised(_: RunMetrics, manifest: RunManifest) -> RunWarning | None:
     """Warn about a flip whose counter this load could not have moved."""
-    idle = [name for name, proof in _flip_proofs(manifest) if proof["verdict"] == "not exercised"]
+    idle = [name for name, proof in _flip_proofs(manifest) if proof.verdict == "not exercised"]
     if not idle:
         return None
     return RunWarning(
@@ -24,19 +24,17 @@ def not_exercised(_: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | No
     )
 
 
-def unverifiable(_: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
+def unverifiable(_: RunMetrics, manifest: RunManifest) -> RunWarning | None:
     """Warn about a flip that no counter confirms; what the engine reports is a claim only.
 
     What is simulated needs no proof: the embedded engine is the settings that it was made from.
     """
     unknown = [
-        (name, proof)
-        for name, proof in _flip_proofs(manifest)
-        if proof["verdict"] == "unverifiable"
+        (name, proof) for name, proof in _flip_proofs(manifest) if proof.verdict == "unverifiable"
     ]
-    if not unknown or manifest.get("engine_kind") == "simulated":
+    if not unknown or manifest.engine_kind == "simulated":
         return None
-    silent = [name for name, proof in unknown if proof.get("effective") != proof.get("requested")]
+    silent = [name for name, proof in unknown if proof.effective != proof.requested]
     if silent:
         return RunWarning(
             name="toggle_unverifiable",
@@ -51,46 +49,48 @@ def unverifiable(_: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | Non
     )
 
 
-def other_versions(runs: Sequence[Mapping[str, Any]]) -> dict[str, RunWarning]:
-    """Return a doubt per run key where one engine's runs were of several versions.
+def other_versions(runs: Sequence[RunRow]) -> dict[str, RunWarning]:
+    """Return a warning per run key where one engine's runs were of several versions.
 
     Give the runs of one engine label. A difference between versions would pass for an effect.
     """
-    versions = sorted({run["engine_version"] for run in runs if run["engine_version"]})
+    versions = sorted({run.engine_version for run in runs if run.engine_version})
     if len(versions) < 2:
         return {}
-    doubt = RunWarning(
+    warning = RunWarning(
         name="versions_differ",
-        message=f"the runs of {runs[0]['label']} are of several versions: {', '.join(versions)}",
+        message=f"the runs of {runs[0].label} are of several versions: {', '.join(versions)}",
         remedy="what differs between them may be the version: run all arms on one",
     )
-    return {run["key"]: doubt for run in runs}
+    return {run.key: warning for run in runs}
 
 
-def _flip_proofs(manifest: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    evidence: Mapping[str, Mapping[str, Any]] = manifest.get("evidence") or {}
-    return [(name, evidence[name]) for name in manifest.get("flipped") or {} if name in evidence]
+def _flip_proofs(manifest: RunManifest) -> list[tuple[str, Evidence]]:
+    evidence = manifest.evidence
+    return [(name, evidence[name]) for name in manifest.flipped if name in evidence]
 
 
-def same_settings(runs: Sequence[Mapping[str, Any]]) -> dict[str, RunWarning]:
-    """Return a doubt per run key for arms whose engine runs the very same settings as another arm.
+def same_settings(runs: Sequence[RunRow]) -> dict[str, RunWarning]:
+    """Return a warning per run key for arms whose engine runs the same settings as another arm.
 
     Give the runs of one engine, workload, load and block. Where the labels differ and the engine
     says that it does not, the arms measure one thing twice. `baseline-again` is meant to be the
     same, and the baseline is never to blame.
     """
-    told = {
-        run["key"]: settings
+    reported = {
+        run.key: settings
         for run in runs
-        if run["arm"] != "baseline-again" and (settings := _effective(run)) is not None
+        if run.arm != "baseline-again" and (settings := _effective(run)) is not None
     }
-    names = {run["key"]: run["arm"] for run in runs}
+    names = {run.key: run.arm for run in runs}
     shared: dict[str, RunWarning] = {}
-    for key, settings in told.items():
-        twins = [names[k] for k, other in told.items() if k != key and other == settings]
+    for key, settings in reported.items():
+        twins = [names[k] for k, other in reported.items() if k != key and other == settings]
         if twins and names[key] != "baseline":
-            asked = {run["key"]: run["toggles"] for run in runs}
-            meant = any(asked[k] == asked[key] for k in told if k != key and told[k] == settings)
+            asked = {run.key: run.toggles for run in runs}
+            meant = any(
+                asked[k] == asked[key] for k in reported if k != key and reported[k] == settings
+            )
             remedy = _ONE_ARM_TWICE if meant else _NOT_REACHED
             shared[key] = RunWarning(
                 name="same_settings",
@@ -100,10 +100,9 @@ def same_settings(runs: Sequence[Mapping[str, Any]]) -> dict[str, RunWarning]:
     return shared
 
 
-def _effective(manifest: Mapping[str, Any]) -> tuple[tuple[str, Any], ...] | None:
-    """Return what the engine says of all its toggles; None when it leaves one of the flips out."""
-    evidence: Mapping[str, Mapping[str, Any]] = manifest.get("evidence") or {}
-    told = {toggle: proof.get("effective") for toggle, proof in evidence.items()}
-    if not told or any(told.get(toggle) is None for toggle in manifest.get("flipped") or {}):
+def _effective(run: RunRow) -> tuple[tuple[str, str], ...] | None:
+    """Return the toggles as the engine reports them; None when it leaves one of the flips out."""
+    reported = {toggle: proof.effective for toggle, proof in run.evidence.items()}
+    if not reported or any(reported.get(toggle) is None for toggle in run.flipped):
         return None
-    return tuple(sorted((toggle, str(value)) for toggle, value in told.items()))
+    return tuple(sorted((toggle, str(value)) for toggle, value in reported.items()))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from harness.results.client import cap_waits_ns, conversation_spans, start_rates, started_words
-from harness.results.metrics import RunFigures
-from harness.results.names import is_open_loop
+from harness.results.metrics import RunMetrics
+from harness.results.store import LoadFacts, RunManifest
+from harness.results.summary import RunWarning
 from harness.results.units import significant
 from harness.results.warnings.backlog import Backlog, backlog_of
-from harness.results.warnings.warning import RunWarning
 
 _RUNS_FEWER = 0.9  # an engine that runs less of what is in flight than this makes the rest wait
 _BLOCK_TOKENS = 16  # by so many a request the ceiling may be short where a cache has finer blocks
@@ -21,49 +20,48 @@ _ABOVE_CEILING = 0.01  # of all prompt tokens: more hits than the ceiling and th
 _RATE_TOLERANCE = 0.02  # sends slower than the schedule by more than this were not delivered
 
 
-def concurrency_not_reached(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
+def concurrency_not_reached(metrics: RunMetrics, manifest: RunManifest) -> RunWarning | None:
     """Warn about a closed loop that never had so many conversations alive as were asked."""
-    load = manifest["load"]
-    if is_open_loop(load) or figures.requests.empty:
+    load = manifest.load
+    if load.is_open_loop or metrics.requests.empty:
         return None
-    peak = peak_conversations(figures.requests)
-    if peak >= load["value"]:
+    peak = peak_conversations(metrics.requests)
+    if peak >= load.concurrency:
         return None
     return RunWarning(
         name="concurrency_not_reached",
-        message=f"at most {peak} conversations were alive at once, {load['value']:g} were asked",
+        message=f"at most {peak} conversations were alive at once, {load.concurrency:g} were asked",
         remedy="ask for more requests, or for less concurrency",
     )
 
 
-def engine_runs_fewer(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
+def engine_runs_fewer(metrics: RunMetrics, manifest: RunManifest) -> RunWarning | None:
     """Say when the engine itself cannot run what was asked for: its queue is part of the TTFT.
 
     Where `batching` says so (one at a time, or a batch until it is done) that is no doubt.
     """
-    load, facts = manifest["load"], manifest.get("facts") or {}
-    batching = (manifest.get("toggles") or {}).get("batching")
-    if is_open_loop(load) or batching == "none":
+    load, limit = manifest.load, manifest.facts.running_limit
+    batching = manifest.toggles.get("batching")
+    if load.is_open_loop or batching == "none":
         return None
-    limit = facts.get("running_limit")
-    if limit is not None and load["value"] > limit:
+    if limit is not None and load.concurrency > limit:
         return RunWarning(
             name="engine_runs_fewer",
-            message=f"the engine runs at most {limit} sequences at once, {load['value']:g} were "
+            message=f"the engine runs at most {limit} sequences at once, {load.concurrency:g} were "
             "asked: the others wait in its queue",
             remedy="raise max_num_seqs, or max_batched_tokens: a step feeds each sequence a token, "
             "and its draft tokens",
         )
-    return None if batching == "static" else _engine_full(figures, manifest)
+    return None if batching == "static" else _engine_full(metrics, manifest)
 
 
-def _engine_full(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
+def _engine_full(metrics: RunMetrics, manifest: RunManifest) -> RunWarning | None:
     """Say when the engine ran fewer sequences than were in flight, though its limit allows them."""
-    ran = (manifest.get("counters") or {}).get("peak_running")
-    in_flight = peak_in_flight(figures.requests)
+    ran = manifest.counters.peak_running
+    in_flight = peak_in_flight(metrics.requests)
     if ran is None or ran >= _RUNS_FEWER * in_flight:
         return None
-    tokens = (manifest.get("facts") or {}).get("kv_tokens")
+    tokens = manifest.facts.kv_tokens
     room = f" ({tokens:,} tokens)" if tokens else ""
     return RunWarning(
         name="engine_runs_fewer",
@@ -96,11 +94,11 @@ def _peak(starts_ns: pd.Series[Any], ends_ns: pd.Series[Any]) -> int:
     return int(np.cumsum(steps[order]).max(initial=0))
 
 
-def load_not_delivered(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
+def load_not_delivered(metrics: RunMetrics, manifest: RunManifest) -> RunWarning | None:
     """Hold the sends against the schedule, as a certificate does, for runs that have none."""
-    if not is_open_loop(manifest["load"]):
+    if not manifest.load.is_open_loop:
         return None
-    rates = start_rates(figures, manifest)
+    rates = start_rates(metrics, manifest)
     if rates is None:
         return None
     wanted, achieved = rates
@@ -113,10 +111,10 @@ def load_not_delivered(figures: RunFigures, manifest: Mapping[str, Any]) -> RunW
     )
 
 
-def cap_reached(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
+def cap_reached(metrics: RunMetrics, manifest: RunManifest) -> RunWarning | None:
     """Name the wait for a place under a cap on conversations alive: no fault of the client."""
-    cap = manifest["load"].get("max_concurrency")
-    waits_ns = cap_waits_ns(figures, manifest)
+    cap = manifest.load.max_concurrency
+    waits_ns = cap_waits_ns(metrics, manifest)
     waited = int((waits_ns > 0).sum())
     if not waited:
         return None
@@ -128,16 +126,16 @@ def cap_reached(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning 
     )
 
 
-def warm_prefix_cache(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning | None:
+def warm_prefix_cache(metrics: RunMetrics, _: RunManifest) -> RunWarning | None:
     """Say when more was found in the prefix cache than this run's own requests can have left there.
 
     A sequence that was preempted finds its own blocks again: where there were any, nothing is told.
     """
-    rate, ceiling = (figures.metrics[f"prefix_hit_{name}"] for name in ("rate", "ceiling"))
-    prompts = figures.requests["prompt_tokens"].sum()
-    if rate is None or ceiling is None or not prompts > 0 or figures.metrics["preemptions"]:
+    rate, ceiling = metrics.run.prefix_hit_rate, metrics.run.prefix_hit_ceiling
+    prompts = metrics.requests["prompt_tokens"].sum()
+    if rate is None or ceiling is None or not prompts > 0 or metrics.run.preemptions:
         return None
-    finer = _BLOCK_TOKENS * len(figures.requests) / prompts
+    finer = _BLOCK_TOKENS * len(metrics.requests) / prompts
     if rate <= ceiling + finer + _ABOVE_CEILING:
         return None
     return RunWarning(
@@ -148,10 +146,10 @@ def warm_prefix_cache(figures: RunFigures, _: Mapping[str, Any]) -> RunWarning |
     )
 
 
-def overloaded(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning | None:
+def overloaded(metrics: RunMetrics, manifest: RunManifest) -> RunWarning | None:
     """Say when requests came faster than they were answered: the figures are of the backlog."""
-    load = manifest["load"]
-    backlog = backlog_of(figures.requests, figures.window) if is_open_loop(load) else None
+    load = manifest.load
+    backlog = backlog_of(metrics.requests, metrics.window) if load.is_open_loop else None
     if backlog is None:
         return None
     return RunWarning(
@@ -160,15 +158,15 @@ def overloaded(figures: RunFigures, manifest: Mapping[str, Any]) -> RunWarning |
         f"{backlog.in_flight_middle} were in flight, {backlog.in_flight_end} when the last "
         f"conversation was due, and it took {significant(backlog.drain_s)} s more to answer them; "
         "the longer this load, the longer they wait",
-        remedy=_lower(load, backlog, figures.requests),
+        remedy=_lower(load, backlog, metrics.requests),
     )
 
 
-def _lower(load: Mapping[str, Any], backlog: Backlog, requests: pd.DataFrame) -> str:
+def _lower(load: LoadFacts, backlog: Backlog, requests: pd.DataFrame) -> str:
     """Return what load the engine kept up with, in the words of the sweep file."""
     answered = backlog.answered_rps
-    if load["mode"] == "trace":
-        speedup = significant((load.get("speedup") or 1.0) * answered / backlog.due_rps)
+    if load.mode == "trace":
+        speedup = significant((load.speedup or 1.0) * answered / backlog.due_rps)
         return (
             f"ask for a lower rate: about {significant(answered)} requests/s were answered, "
             f"which is speedup {speedup}"

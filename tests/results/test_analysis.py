@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from known_runs import CLOSED, known_manifest, known_record, steady_records
+from known_runs import CLOSED, known_manifest, known_record, manifest_facts, steady_records
 
 from harness.results.analysis import analyse, summarize, write_summary
 from harness.results.names import DISTRIBUTIONS, SCALARS
+from harness.results.store.manifest import manifest_of
 from harness.results.store.sweep_folder import create_sweep, write_run, write_sweep
+from harness.results.summary import SCHEMA_VERSION
 
 OFF = {"prefix_caching": {"value": "off", "base": "on", "implied": {}}}
 # arm → how much longer each request takes, and what is flipped
@@ -46,7 +48,7 @@ def store_sweep(
     create_sweep(directory)
     manifests = [
         change(
-            known_manifest(
+            manifest_facts(
                 key=key_of(arm, block),
                 arm=arm,
                 block=block,
@@ -65,7 +67,9 @@ def store_sweep(
     write_sweep(directory, {**SWEEP, "planned": planned})
     for manifest in manifests[:stored]:
         slower = ARMS[manifest["arm"]][0] * (1 + 0.01 * manifest["block"])
-        write_run(directory, manifest["key"], manifest, steady_records(2, 6, scale=slower))
+        write_run(
+            directory, manifest["key"], manifest_of(manifest), steady_records(2, 6, scale=slower)
+        )
     return directory
 
 
@@ -77,7 +81,7 @@ def one(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
 
 def test_a_summary_has_the_agreed_form(tmp_path: Path) -> None:
     """Every entry that readers of summary.json rely on is there, under its name."""
-    summary = summarize(store_sweep(tmp_path / "s"))
+    summary = summarize(store_sweep(tmp_path / "s")).document()
 
     assert set(summary) == {
         "schema_version", "name", "simulated", "stand_in", "harness_version", "created", "model",
@@ -85,12 +89,16 @@ def test_a_summary_has_the_agreed_form(tmp_path: Path) -> None:
         "seed", "slo", "price_per_gpu_hour", "assumptions", "notes", "margin", "runs", "arms",
         "effects", "file", "cache", "history",
     }  # fmt: skip
-    assert (summary["schema_version"], summary["simulated"], summary["margin"]) == (1, True, 0.03)
+    assert (summary["schema_version"], summary["simulated"], summary["margin"]) == (
+        SCHEMA_VERSION,
+        True,
+        0.03,
+    )
     assert summary["assumptions"] == ["assumed acceptance 0.5"]
     run = summary["runs"][0]
     assert {
         "key", "arm", "block", "engine", "label", "engine_version", "engine_kind", "toggles",
-        "workload", "load", "status", "reason", "certificate", "evidence", "metrics", "checks",
+        "workload", "load", "status", "reason", "certificate", "evidence", "metrics", "warnings",
         "window", "counts", "gpus", "skipped_rows", "notes", "prediction",
     } <= set(run)  # fmt: skip
     assert set(run["metrics"]) == {*DISTRIBUTIONS, *SCALARS, "failures"}
@@ -110,7 +118,7 @@ def test_a_summary_has_the_agreed_form(tmp_path: Path) -> None:
 
 def test_a_known_slowdown_comes_out_as_its_ratio(tmp_path: Path) -> None:
     """Requests that take twice as long: throughput on/off is 2, TPOT and TTFT are half."""
-    effects = summarize(store_sweep(tmp_path / "s"))["effects"]
+    effects = summarize(store_sweep(tmp_path / "s")).document()["effects"]
 
     expected = {"output_tokens_per_s": 2.0, "tpot_ms.p50": 0.5, "ttft_ms.p50": 0.5}
     for metric, ratio in expected.items():
@@ -123,7 +131,7 @@ def test_a_known_slowdown_comes_out_as_its_ratio(tmp_path: Path) -> None:
 
 def test_an_arm_is_the_geometric_mean_of_its_blocks(tmp_path: Path) -> None:
     """TPOT of 20 ms × 1.00, 1.01 and 1.02, and `n` is all their requests."""
-    arms = summarize(store_sweep(tmp_path / "s", blocks=3))["arms"]
+    arms = summarize(store_sweep(tmp_path / "s", blocks=3)).document()["arms"]
 
     metrics = one(arms, arm="baseline")["metrics"]
     assert metrics["tpot_ms.p50"] == pytest.approx(20 * (1.01 * 1.02) ** (1 / 3))
@@ -139,14 +147,14 @@ def test_shares_are_averaged_though_one_is_zero(tmp_path: Path) -> None:
         hits = 20 * manifest["block"]
         return {**manifest, "counters": {"prompt_tokens": 100, "cached_prompt_tokens": hits}}
 
-    arms = summarize(store_sweep(tmp_path / "s", blocks=3, change=count_hits))["arms"]
+    arms = summarize(store_sweep(tmp_path / "s", blocks=3, change=count_hits)).document()["arms"]
 
     assert one(arms, arm="baseline")["metrics"]["prefix_hit_rate"] == pytest.approx(0.2)
 
 
 def test_arms_stand_in_a_reader_s_order(tmp_path: Path) -> None:
     """The plan shuffles; the summary has the baseline first, its control next, runs as planned."""
-    summary = summarize(store_sweep(tmp_path / "s", blocks=2))
+    summary = summarize(store_sweep(tmp_path / "s", blocks=2)).document()
 
     assert [arm["arm"] for arm in summary["arms"]] == [
         "baseline", "baseline-again", "prefix_caching=off",
@@ -158,7 +166,7 @@ def test_arms_stand_in_a_reader_s_order(tmp_path: Path) -> None:
 
 def test_a_sweep_cut_short_is_summarised_as_far_as_it_got(tmp_path: Path) -> None:
     """Seven of fifteen runs: their figures stand, the others are named as interrupted."""
-    summary = summarize(store_sweep(tmp_path / "s", stored=7))
+    summary = summarize(store_sweep(tmp_path / "s", stored=7)).document()
 
     statuses = [(run["status"], run["reason"]) for run in summary["runs"]]
     assert statuses == [("ok", None)] * 7 + [("interrupted", "not run")] * 8
@@ -172,11 +180,11 @@ def test_a_skipped_run_keeps_its_reason(tmp_path: Path) -> None:
     """A toggle that the engine cannot follow is in runs and arms, with why."""
     directory = create_sweep(tmp_path / "s")
     names = ("key", "arm", "block", "engine", "label", "workload", "load", "flipped")
-    plan = {name: known_manifest(arm="q=fp8")[name] for name in names}
+    plan = {name: manifest_facts(arm="q=fp8")[name] for name in names}
     plan |= {"status": "skipped", "reason": "needs 8-bit floating point"}
     write_sweep(directory, {**SWEEP, "planned": [plan]})
 
-    summary = summarize(directory)
+    summary = summarize(directory).document()
 
     for row in (summary["runs"][0], summary["arms"][0]):
         assert (row["status"], row["reason"]) == ("skipped", "needs 8-bit floating point")
@@ -192,7 +200,7 @@ def test_a_void_run_is_shown_and_not_compared(tmp_path: Path) -> None:
         void = {"status": "void", "reason": "the cache was hit"} if manifest["flipped"] else {}
         return {**manifest, **void}
 
-    summary = summarize(store_sweep(tmp_path / "s", blocks=2, change=void_off))
+    summary = summarize(store_sweep(tmp_path / "s", blocks=2, change=void_off)).document()
 
     run = one(summary["runs"], arm="prefix_caching=off", block=0)
     assert run["metrics"]["ttft_ms"] is not None
@@ -207,9 +215,9 @@ def test_records_with_too_many_failures_make_a_failed_run(tmp_path: Path) -> Non
     records = steady_records(2, 6)
     records[5] = known_record(5, sent_ms=250, error_kind="http_503")
     manifest = known_manifest(key=key_of("baseline-again", 0), arm="baseline-again")
-    write_run(directory, manifest["key"], manifest, records)
+    write_run(directory, manifest.key, manifest, records)
 
-    summary = summarize(directory)
+    summary = summarize(directory).document()
 
     run = one(summary["runs"], arm="baseline-again")
     assert (run["status"], run["counts"]["failed"]) == ("failed", 1)
@@ -222,12 +230,13 @@ def test_two_arms_on_one_setting_are_doubted(tmp_path: Path) -> None:
     """The engine says `on` under the label `off`: that run carries the doubt."""
 
     def deaf(manifest: dict[str, Any]) -> dict[str, Any]:
-        return {**manifest, "evidence": {"prefix_caching": {"effective": "on", "verdict": None}}}
+        proof = {"requested": "on", "effective": "on", "observed": None, "verdict": "verified"}
+        return {**manifest, "evidence": {"prefix_caching": proof}}
 
-    summary = summarize(store_sweep(tmp_path / "s", blocks=1, change=deaf))
+    summary = summarize(store_sweep(tmp_path / "s", blocks=1, change=deaf)).document()
 
     doubted = [
-        r["arm"] for r in summary["runs"] for c in r["checks"] if c["name"] == "same_settings"
+        r["arm"] for r in summary["runs"] for c in r["warnings"] if c["name"] == "same_settings"
     ]
     assert doubted == ["prefix_caching=off"]
 
@@ -239,12 +248,12 @@ def test_runs_of_several_versions_are_doubted(tmp_path: Path) -> None:
         old = manifest["arm"] == "baseline"
         return {**manifest, "engine_version": "0.31.1" if old else "0.32.0"}
 
-    summary = summarize(store_sweep(tmp_path / "s", blocks=1, change=another))
+    summary = summarize(store_sweep(tmp_path / "s", blocks=1, change=another)).document()
 
     found = [
         check["message"]
         for run in summary["runs"]
-        for check in run["checks"]
+        for check in run["warnings"]
         if check["name"] == "versions_differ"
     ]
     assert len(found) == len(summary["runs"])
@@ -253,10 +262,10 @@ def test_runs_of_several_versions_are_doubted(tmp_path: Path) -> None:
 
 def test_virtual_time_says_what_its_intervals_mean(tmp_path: Path) -> None:
     """On virtual time the control is 1 by construction; a real clock gets no such note."""
-    simulated = summarize(store_sweep(tmp_path / "v", blocks=1))["notes"]
+    simulated = summarize(store_sweep(tmp_path / "v", blocks=1)).document()["notes"]
     real = summarize(
         store_sweep(tmp_path / "r", blocks=1, change=lambda m: {**m, "clock": "monotonic"})
-    )["notes"]
+    ).document()["notes"]
 
     assert simulated[0] == "history is recorded"
     assert "exactly 1 by construction" in simulated[1]
@@ -269,7 +278,7 @@ def test_an_arm_on_more_gpus_is_pointed_out(tmp_path: Path) -> None:
     def double(manifest: dict[str, Any]) -> dict[str, Any]:
         return {**manifest, "gpus": 8 if manifest["flipped"] else 4}
 
-    summary = summarize(store_sweep(tmp_path / "s", blocks=1, change=double))
+    summary = summarize(store_sweep(tmp_path / "s", blocks=1, change=double)).document()
 
     assert any("uses 8 GPUs, its baseline 4" in note for note in summary["notes"])
     per_gpu = one(
@@ -289,7 +298,7 @@ def test_what_is_written_is_what_was_summarised(tmp_path: Path) -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
 
-    assert json.loads(first[0], parse_constant=refuse) == analysis.summary
+    assert json.loads(first[0], parse_constant=refuse) == analysis.summary.document()
     again = (directory / "summary.json").read_bytes(), (directory / "summary.csv").read_bytes()
     assert again == first
 
@@ -298,7 +307,7 @@ def test_the_csv_has_one_row_a_run(tmp_path: Path) -> None:
     """Each run with all its metrics by name; what is absent is an empty cell."""
     directory = store_sweep(tmp_path / "s", blocks=2, stored=5)
 
-    summary = write_summary(directory).summary
+    summary = write_summary(directory).summary.document()
 
     with (directory / "summary.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -322,7 +331,7 @@ def test_each_request_s_latencies_come_with_the_summary(tmp_path: Path) -> None:
 def test_a_sweep_of_which_nothing_is_ok_says_so(tmp_path: Path) -> None:
     """Not one run is there: the note is the first thing to know of it."""
     none, some = (
-        summarize(store_sweep(tmp_path / name, stored=stored))
+        summarize(store_sweep(tmp_path / name, stored=stored)).document()
         for name, stored in (("none", 0), ("some", 1))
     )
 

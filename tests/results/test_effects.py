@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
-from known_runs import CLOSED, OPEN
+from known_runs import CLOSED, OPEN, analysed, flips
 
 from harness.results.effects import effects, verdict
 from harness.results.names import headline_metrics
 from harness.results.statistics import Ratio
+from harness.results.store import LoadFacts
+from harness.results.summary import AnalysedRun, Values, WindowFacts
 
 TOKENS, TTFT, TPOT = "output_tokens_per_s", "ttft_ms.p50", "tpot_ms.p50"
 NOISE = (1.01, 0.99, 1.005, 0.995, 1.0)  # one factor a block
@@ -29,32 +32,44 @@ def arm(
     noise: Sequence[float] = NOISE,
     flipped: dict[str, Any] | None = None,
     **changes: Any,
-) -> list[dict[str, Any]]:
+) -> list[AnalysedRun]:
     """Return an arm's runs: throughput 1000 × factor, TTFT 200 / factor, with noise per block."""
     return [
-        {
-            "engine": "embedded",
-            "label": "embedded",
-            "arm": name,
-            "block": block,
-            "seed": 100 + block,
-            "workload": "chat",
-            "load": CLOSED,
-            "status": "ok",
-            "flipped": flipped or {},
-            "values": {
+        analysed(
+            {
                 TOKENS: 1000 * (1 + block) * factor * noise[block],
                 TTFT: 200 * (1 + block) / factor / noise[block],
                 TPOT: 20.0 * (1 + block),
                 "ttft_ms.p99": 400.0,
             },
-            **changes,
-        }
+            **{
+                "arm": name,
+                "block": block,
+                "seed": 100 + block,
+                "flipped": flips(flipped or {}),
+                **changes,
+            },
+        )
         for block in blocks
     ]
 
 
-def wild_toggles(count: int) -> list[dict[str, Any]]:
+def changed(run: AnalysedRun, values: Values | None = None, **changes: Any) -> AnalysedRun:
+    """Return a run with other values, and its row with `changes`."""
+    clock = changes.pop("clock", run.clock)
+    kept = run.metrics if values is None else values
+    return replace(run, row=replace(run.row, **changes), metrics=kept, clock=clock)
+
+
+def compared(
+    runs: Sequence[AnalysedRun], design: str | None = None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the effects of runs as `summary.json` has them, and the notes."""
+    found, notes = effects(runs, design)
+    return [asdict(one) for one in found], notes
+
+
+def wild_toggles(count: int) -> list[AnalysedRun]:
     """Return the runs of toggles that do nothing, with a large spread."""
     return [
         run
@@ -63,6 +78,7 @@ def wild_toggles(count: int) -> list[dict[str, Any]]:
     ]
 
 
+OPEN_LOAD = LoadFacts.model_validate(OPEN)
 NOISY = (1.06, 0.95, 1.04, 0.97, 0.98)
 STEADY = (1.0,) * 5
 BASE = arm("baseline", noise=STEADY)
@@ -70,9 +86,9 @@ AGAIN = arm("baseline-again", noise=STEADY)
 OFF = flip("prefix_caching", "off", "on")
 
 
-def effect(runs: Sequence[dict[str, Any]], name: str, metric: str = TOKENS) -> dict[str, Any]:
+def effect(runs: Sequence[AnalysedRun], name: str, metric: str = TOKENS) -> dict[str, Any]:
     """Return the one effect of an arm on a metric."""
-    (found,) = (e for e in effects(runs)[0] if (e["arm"], e["metric"]) == (name, metric))
+    (found,) = (e for e in compared(runs)[0] if (e["arm"], e["metric"]) == (name, metric))
     return found
 
 
@@ -148,13 +164,17 @@ def test_runs_with_other_seeds_are_not_compared() -> None:
     """Another seed is another set of requests: nothing is paired."""
     other = arm("pc=off", 0.5, flipped=OFF, seed=7)
 
-    assert effects([*BASE, *other])[0] == []
+    assert compared([*BASE, *other])[0] == []
 
 
 def test_loads_workloads_and_engines_are_not_mixed() -> None:
     """An arm has no effect against the baseline of another load, workload or label."""
-    for change in ({"load": {**CLOSED, "value": 9}}, {"workload": "code"}, {"label": "other"}):
-        assert effects([*BASE, *arm("pc=off", 0.5, flipped=OFF, **change)])[0] == []
+    for change in (
+        {"load": LoadFacts.model_validate({**CLOSED, "value": 9})},
+        {"workload": "code"},
+        {"label": "other"},
+    ):
+        assert compared([*BASE, *arm("pc=off", 0.5, flipped=OFF, **change)])[0] == []
 
 
 def test_one_block_has_no_interval_two_have() -> None:
@@ -173,7 +193,7 @@ def test_a_value_of_zero_or_none_gives_no_ratio(
 ) -> None:
     """A block without goodput is not left out to make a ratio of the rest, above or below."""
     treated = arm("t", 0.5, flipped=flipped)
-    treated[2]["values"][TOKENS] = spoilt
+    treated[2] = changed(treated[2], {**treated[2].metrics, TOKENS: spoilt})
 
     found = effect([*BASE, *treated], "t")
 
@@ -204,19 +224,20 @@ def test_four_blocks_give_no_verdict() -> None:
 
 def test_only_primary_metrics_get_a_verdict() -> None:
     """The other headline metrics are shown with their interval and without one."""
-    found, _ = effects([*BASE, *AGAIN, *arm("pc=off", 0.5, flipped=OFF)])
+    found, _ = compared([*BASE, *AGAIN, *arm("pc=off", 0.5, flipped=OFF)])
 
     judged = {e["metric"] for e in found if e["verdict"] is not None}
     assert judged == {TOKENS, TTFT, TPOT}
-    assert {e["metric"] for e in found} == set(headline_metrics(CLOSED))
+    assert {e["metric"] for e in found} == set(headline_metrics(LoadFacts.model_validate(CLOSED)))
 
 
 def test_in_open_loop_the_verdict_is_on_the_scheduled_ttft() -> None:
     """Counted from the send alone, a server too slow for its load would look fast."""
     runs = [*BASE, *AGAIN, *arm("pc=off", 0.5, flipped=OFF)]
-    for run in runs:
-        run["values"] = {**run["values"], "scheduled_ttft_ms.p50": run["values"][TTFT]}
-    opened = [{**run, "load": OPEN} for run in runs]
+    opened = [
+        changed(run, {**run.metrics, "scheduled_ttft_ms.p50": run.metrics[TTFT]}, load=OPEN_LOAD)
+        for run in runs
+    ]
 
     assert effect(opened, "pc=off", "scheduled_ttft_ms.p50")["verdict"] == "BETTER"
     assert effect(opened, "pc=off", TTFT)["verdict"] is None
@@ -243,10 +264,10 @@ def test_an_alarm_of_the_control_silences_its_group_and_no_other() -> None:
     drifted = arm("baseline-again", 1.2)
     here = [*BASE, *drifted, *arm("pc=off", 0.5, flipped=OFF)]
     there = [
-        {**run, "workload": "code"} for run in [*BASE, *AGAIN, *arm("pc=off", 0.5, flipped=OFF)]
+        changed(run, workload="code") for run in [*BASE, *AGAIN, *arm("pc=off", 0.5, flipped=OFF)]
     ]
 
-    found, notes = effects([*here, *there])
+    found, notes = compared([*here, *there])
 
     verdicts = {(e["workload"], e["arm"], e["metric"]): e["verdict"] for e in found}
     assert verdicts["chat", "pc=off", TOKENS] is None
@@ -271,7 +292,7 @@ def test_the_control_is_not_drowned_among_many_toggles() -> None:
     shaky = arm("baseline-again", 1.15, noise=NOISY)
     wild = wild_toggles(20)
 
-    _, notes = effects([*BASE, *shaky, *wild])
+    _, notes = compared([*BASE, *shaky, *wild])
 
     among_toggles = effect([*BASE, *AGAIN, *arm("t", 1.15, noise=NOISY), *wild], "t")
     assert len(notes) == 1
@@ -280,7 +301,7 @@ def test_the_control_is_not_drowned_among_many_toggles() -> None:
 
 def test_verdicts_without_a_control_are_remarked_on() -> None:
     """Who runs without the A/A control gets verdicts and is told what they lack."""
-    found, notes = effects([*BASE, *arm("pc=off", 0.5, flipped=OFF)])
+    found, notes = compared([*BASE, *arm("pc=off", 0.5, flipped=OFF)])
 
     assert any(e["verdict"] == "BETTER" for e in found)
     assert notes == [
@@ -317,12 +338,12 @@ def test_the_rule_of_the_verdict(
 def test_blocks_that_repeat_each_other_on_virtual_time_are_one() -> None:
     """Fixed lengths: every block gives one figure, so there is no interval and no verdict."""
     same = [
-        {**run, "clock": "virtual", "values": {TOKENS: 1000 * factor, TTFT: 200.0, TPOT: 20.0}}
+        changed(run, {TOKENS: 1000 * factor, TTFT: 200.0, TPOT: 20.0}, clock="virtual")
         for name, factor, flips in (("baseline", 1.0, None), ("pc=off", 0.5, OFF))
         for run in arm(name, flipped=flips)
     ]
 
-    found, notes = effects(same)
+    found, notes = compared(same)
 
     assert {(e["n_blocks"], e["low"], e["p_adjusted"], e["verdict"]) for e in found} >= {
         (1, None, None, None)
@@ -338,9 +359,9 @@ def test_blocks_that_repeat_each_other_on_virtual_time_are_one() -> None:
 
 def test_drawn_blocks_and_real_clocks_keep_their_verdict() -> None:
     """A ratio of 1 in five drawn blocks is no difference; a real clock repeats by chance."""
-    drawn = [{**run, "clock": "virtual"} for run in [*BASE, *AGAIN]]
+    drawn = [changed(run, clock="virtual") for run in [*BASE, *AGAIN]]
     real = [
-        {**run, "clock": "monotonic", "values": {TOKENS: 1000.0}}
+        changed(run, {TOKENS: 1000.0}, clock="monotonic")
         for name in ("baseline", "baseline-again")
         for run in arm(name)
     ]
@@ -353,11 +374,11 @@ def test_drawn_blocks_and_real_clocks_keep_their_verdict() -> None:
 def test_one_metric_that_never_moves_is_named_alone() -> None:
     """TPOT repeats in blocks whose arrivals are drawn: only it loses interval and verdict."""
     runs = [
-        {**run, "clock": "virtual", "values": {**run["values"], TPOT: 20.0}}
+        changed(run, {**run.metrics, TPOT: 20.0}, clock="virtual")
         for run in [*BASE, *arm("pc=off", 0.5, flipped=OFF)]
     ]
 
-    found, notes = effects(runs)
+    found, notes = compared(runs)
 
     verdicts = {e["metric"]: e["verdict"] for e in found}
     assert (verdicts[TOKENS], verdicts[TPOT]) == ("BETTER", None)
@@ -367,7 +388,7 @@ def test_one_metric_that_never_moves_is_named_alone() -> None:
 BOTH = OFF | flip("kv_cache_dtype", "fp8", "auto")
 
 
-def leave_one_out() -> list[dict[str, Any]]:
+def leave_one_out() -> list[AnalysedRun]:
     """Return baseline 1000, all flips 600, all but prefix_caching=off 900, all but fp8 500."""
     return [
         *BASE,
@@ -379,7 +400,7 @@ def leave_one_out() -> list[dict[str, Any]]:
 
 def test_leaving_one_out_is_compared_with_leaving_none_out() -> None:
     """What the one flip adds to all the others: 900/600 for the switch, 600/500 for the value."""
-    found, _ = effects(leave_one_out(), "leave-one-out")
+    found, _ = compared(leave_one_out(), "leave-one-out")
     by_arm = {e["arm"]: e for e in found if e["metric"] == TOKENS}
 
     shown = {
@@ -395,7 +416,7 @@ def test_leaving_one_out_is_compared_with_leaving_none_out() -> None:
 
 def test_other_designs_compare_every_arm_with_the_baseline() -> None:
     """The same arms as pairs: each ratio is that to the baseline."""
-    found, _ = effects(leave_one_out(), "pairs")
+    found, _ = compared(leave_one_out(), "pairs")
     ratios = {e["arm"]: e["ratio"] for e in found if e["metric"] == TOKENS}
     assert ratios == {
         "all": pytest.approx(0.6), "no-pc": pytest.approx(0.9), "no-fp8": pytest.approx(2.0)
@@ -403,16 +424,29 @@ def test_other_designs_compare_every_arm_with_the_baseline() -> None:
     assert not any(e["others_flipped"] for e in found)
 
 
+def window(kind: Literal["steady", "whole-run"]) -> WindowFacts:
+    return WindowFacts(
+        kind=kind,
+        start_s=0.0,
+        end_s=1.0,
+        reason=None,
+        length_s=1.0,
+        requests_ended=1,
+        output_tokens=None,
+        prompt_tokens=None,
+    )
+
+
 def test_a_whole_run_against_a_steady_window_is_not_judged() -> None:
     """Ramp and drain in one of the two figures are no effect of the toggle: a ratio, no verdict."""
     runs = [
-        {**run, "window": {"kind": "steady"}}
+        changed(run, window=window("steady"))
         for run in [*BASE, *AGAIN, *arm("pc=off", 0.5, flipped=OFF)]
     ]
-    fine, fine_notes = effects(runs)
-    runs[-1]["window"] = {"kind": "whole-run"}
+    fine, fine_notes = compared(runs)
+    runs[-1] = changed(runs[-1], window=window("whole-run"))
 
-    mixed, notes = effects(runs)
+    mixed, notes = compared(runs)
 
     verdicts = [{e["verdict"] for e in found if e["arm"] == "pc=off"} for found in (fine, mixed)]
     assert "BETTER" in verdicts[0]

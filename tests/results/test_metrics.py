@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,26 +13,28 @@ from hypothesis import strategies as st
 from known_runs import CLOSED, OPEN, known_manifest, known_record, steady_records
 
 from harness.results.metrics import (
-    RunFigures,
+    RunMetrics,
     chunk_gaps_ms,
     from_counters,
     per_request,
-    run_figures,
+    run_metrics,
     token_gaps_ms,
 )
 from harness.results.names import DISTRIBUTIONS, SCALARS
+from harness.results.store.manifest import CounterMoves
 from harness.results.store.parquet import table_of
 from harness.results.store.records import RequestRecord
 
 
-def figures_of(records: Sequence[RequestRecord], **manifest: Any) -> RunFigures:
+def figures_of(records: Sequence[RequestRecord], **manifest: Any) -> RunMetrics:
     """Return the figures of these records in a run with this manifest."""
-    return run_figures(table_of(records), known_manifest(**manifest))
+    return run_metrics(table_of(records), known_manifest(**manifest))
 
 
 def metrics_of(records: Sequence[RequestRecord], **manifest: Any) -> dict[str, Any]:
     """Return the metrics of these records in a run with this manifest."""
-    return figures_of(records, **manifest).metrics
+    found: dict[str, Any] = asdict(figures_of(records, **manifest).run)
+    return found
 
 
 def only(records: Sequence[RequestRecord], name: str, **manifest: Any) -> float | None:
@@ -257,7 +260,7 @@ def test_tokens_counted_by_the_client_when_there_is_no_usage() -> None:
 
     figures = figures_of([record])
 
-    assert figures.metrics["tpot_ms"]["mean"] == 30
+    assert asdict(figures.run)["tpot_ms"]["mean"] == 30
     assert figures.requests["output_tokens"].tolist() == [4]
     assert figures.requests["server_counted"].tolist() == [False]
 
@@ -336,12 +339,12 @@ def test_rates_count_what_lies_inside_the_window() -> None:
 
     assert (figures.window.start_ns, figures.window.end_ns) == (50e6, 350e6)
     assert figures.requests["measured"].tolist() == [False, False] + [True] * 6
-    assert figures.metrics["output_tokens_per_s"] == pytest.approx(30 / 0.3)
-    assert figures.metrics["requests_per_s"] == pytest.approx(6 / 0.3)
+    assert figures.run.output_tokens_per_s == pytest.approx(30 / 0.3)
+    assert figures.run.requests_per_s == pytest.approx(6 / 0.3)
     # prompts of 10 tokens, placed at the first token event: 70 to 320 and 370, which is outside
-    assert figures.metrics["total_tokens_per_s"] == pytest.approx((30 + 6 * 10) / 0.3)
-    assert figures.metrics["output_tokens_per_s_whole_run"] == pytest.approx(40 / 0.45)
-    assert figures.metrics["ttft_ms"]["n"] == 6
+    assert figures.run.total_tokens_per_s == pytest.approx((30 + 6 * 10) / 0.3)
+    assert figures.run.output_tokens_per_s_whole_run == pytest.approx(40 / 0.45)
+    assert asdict(figures.run)["ttft_ms"]["n"] == 6
 
 
 def test_tokens_of_the_ramp_count_where_they_come_inside_the_window() -> None:
@@ -406,8 +409,8 @@ def test_goodput_needs_every_limit() -> None:
     figures = figures_of(records, slo=limits)
 
     assert figures.requests["good"].tolist() == [True, False, False, False, True, False]
-    assert figures.metrics["goodput_rps"] == pytest.approx(2 / 0.5)
-    assert figures.metrics["goodput_share"] == pytest.approx(2 / 6)
+    assert figures.run.goodput_rps == pytest.approx(2 / 0.5)
+    assert figures.run.goodput_share == pytest.approx(2 / 6)
 
 
 def test_a_slow_ramp_is_no_miss() -> None:
@@ -457,14 +460,14 @@ def test_goodput_in_open_loop_counts_from_the_schedule() -> None:
 def test_counters_give_rates_of_their_change() -> None:
     """1500 of 3000 prompt tokens cached, 60 of 80 drafts accepted in 20 steps, 3 preemptions."""
     stated = from_counters(
-        {
-            "prompt_tokens": 3000,
-            "cached_prompt_tokens": 1500,
-            "drafted_tokens": 80,
-            "accepted_tokens": 60,
-            "verify_steps": 20,
-            "preemptions": 3,
-        }
+        CounterMoves(
+            prompt_tokens=3000,
+            cached_prompt_tokens=1500,
+            drafted_tokens=80,
+            accepted_tokens=60,
+            verify_steps=20,
+            preemptions=3,
+        )
     )
 
     assert stated == {
@@ -487,12 +490,12 @@ def test_counters_give_rates_of_their_change() -> None:
 )
 def test_counters_that_say_nothing_give_nothing(counters: dict[str, int | None]) -> None:
     """Not counted, nothing asked, and a restart that set a counter back are not a rate of 0."""
-    assert from_counters(counters)["prefix_hit_rate"] is None
+    assert from_counters(CounterMoves(**counters))["prefix_hit_rate"] is None
 
 
 def test_no_draft_is_no_acceptance_rate() -> None:
     """Without speculation there is no rate and no length, rather than 0."""
-    stated = from_counters({"drafted_tokens": 0, "accepted_tokens": 0, "verify_steps": 0})
+    stated = from_counters(CounterMoves(drafted_tokens=0, accepted_tokens=0, verify_steps=0))
 
     assert stated["acceptance_rate"] is None
     assert stated["mean_accepted_length"] is None
@@ -500,7 +503,7 @@ def test_no_draft_is_no_acceptance_rate() -> None:
 
 def test_a_zero_hit_rate_is_a_zero() -> None:
     """A server that counts and found nothing cached says 0, which is not absent."""
-    counted = from_counters({"prompt_tokens": 100, "cached_prompt_tokens": 0, "preemptions": 0})
+    counted = from_counters(CounterMoves(prompt_tokens=100, cached_prompt_tokens=0, preemptions=0))
 
     assert (counted["prefix_hit_rate"], counted["preemptions"]) == (0.0, 0)
 
@@ -568,7 +571,7 @@ def test_an_answer_that_came_in_one_read_has_no_tpot() -> None:
     """Events with one time show no pace: absent, not 0 ms a token."""
     records = [known_record(0, [(5, 1), (5, 1), (5, 1)]), known_record(1, [(5, 1), (9, 1)])]
 
-    figures = run_figures(table_of(records), known_manifest())
+    figures = run_metrics(table_of(records), known_manifest())
 
     assert figures.requests["tpot_ms"].isna().tolist() == [True, False]
-    assert figures.metrics["tpot_ms"]["p50"] == 4
+    assert asdict(figures.run)["tpot_ms"]["p50"] == 4

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from known_runs import analysed
 from summaries import make_summary
 
 from harness.adapters import ENGINES
@@ -24,10 +24,13 @@ from harness.experiment.sweep import Sweep
 from harness.plan.make import make_plan
 from harness.reporting import rebuild
 from harness.results.analysis import summarize
-from harness.results.predictions import is_outside, predicted_ratio, roof_shares
+from harness.results.predictions import PredictedRatio, is_outside, predicted_ratio, roof_shares
 from harness.results.report.page import write_report
-from harness.results.report.predicted import absent_predictions, foreseen
+from harness.results.report.predicted import absent_predictions, predicted_panels
+from harness.results.statistics import Ratio
+from harness.results.store.manifest import RoofFacts
 from harness.results.store.sweep_folder import StoreError, read_runs
+from harness.results.summary import AnalysedRun, RunPrediction, parsed_summary
 from harness.sweep_file import load_sweep
 from tests.harness.experiment.test_sweep import Quiet
 from tests.harness.prediction.test_fit import PROFILE
@@ -90,14 +93,16 @@ def test_predicted_is_set_beside_measured(known: Path, tmp_path: Path) -> None:
     shutil.copytree(known, out)
 
     summary = rebuild(out)
-    [arm] = [one for one in summary["arms"] if one["arm"] == "baseline"]
+    [arm] = [one for one in summary.arms if one.arm == "baseline"]
     for metric in ("output_tokens_per_s", "tpot_ms.p50"):
-        assert arm["predicted"][metric] == pytest.approx(arm["metrics"][metric], rel=0.25)
-    assert 0 < arm["roof"]["decode"] < 1
-    assert 0 < arm["roof"]["prefill"] < 1
-    assert arm["roof"]["decode_bound"] == "memory"
-    [panel] = foreseen(summary)
-    assert any("median error" in remark for remark in panel.remarks)
+        assert arm.predicted is not None
+        assert arm.predicted[metric] == pytest.approx(arm.metrics[metric], rel=0.25)
+    assert arm.roof is not None
+    assert 0 < (arm.roof.decode or 0) < 1
+    assert 0 < (arm.roof.prefill or 0) < 1
+    assert arm.roof.decode_bound == "memory"
+    [panel] = predicted_panels(summary)
+    assert any("median error" in remark for remark in panel.notes)
     assert "Predicted beside measured" in (out / "report.html").read_text(encoding="utf-8")
 
 
@@ -107,7 +112,7 @@ def test_hardware_that_is_not_known_gives_no_prediction_but_the_reason(
     """No table, and in its place why."""
     other = summarize(run(tmp_path, served, gpu="cpu"))
 
-    assert foreseen(other) == []
+    assert predicted_panels(other) == []
     assert "unknown GPU 'cpu'" in absent_predictions(other)[0]
 
 
@@ -125,35 +130,36 @@ def test_a_changed_prediction_is_found_out(known: Path, tmp_path: Path) -> None:
 
 def test_a_profile_predicts_where_no_roofline_can(served: str, tmp_path: Path) -> None:
     """Of the model and machine that it was fitted to."""
-    profile = dataclasses.replace(PROFILE, engine="url", model="llama-3-8b", fixed={})
+    profile = replace(PROFILE, engine="url", model="llama-3-8b", fixed={})
     (tmp_path / "p.json").write_text(profile_text(profile), encoding="utf-8")
 
     out = run(tmp_path, served, gpu="cpu", more=", profile: p.json", requests=12)
 
     runs = list(read_runs(out))
     assert all(one.predicted is not None for one in runs)
-    [panel] = foreseen(summarize(out))
-    assert any("fitted to 12 runs" in remark for remark in panel.remarks)
+    [panel] = predicted_panels(summarize(out))
+    assert any("fitted to 12 runs" in remark for remark in panel.notes)
     assert "of roof" not in " ".join(panel.arm_heads)
 
 
-def foreseen_run(value: float, error: float | None) -> dict[str, Any]:
-    return {"prediction": {"values": {"ttft_ms.p50": value}, "error_share": error}}
+def predicted_run(value: float, error: float | None) -> AnalysedRun:
+    values = {"ttft_ms.p50": value}
+    prediction = RunPrediction(
+        absent=None, basis="b", error_share=error, errors=(), values=values, roof=None
+    )
+    return replace(analysed({}, prediction=prediction), predicted=values)
 
 
 def test_the_band_is_what_both_errors_may_make_of_a_ratio() -> None:
     """A tenth either way of both: 1.1 / 0.9; without a known error there is none."""
-    found = predicted_ratio([foreseen_run(20, 0.1)], [foreseen_run(10, 0.05)], "ttft_ms.p50")
-    blind = predicted_ratio([foreseen_run(20, 0.1)], [foreseen_run(10, None)], "ttft_ms.p50")
+    found = predicted_ratio([predicted_run(20, 0.1)], [predicted_run(10, 0.05)], "ttft_ms.p50")
+    blind = predicted_ratio([predicted_run(20, 0.1)], [predicted_run(10, None)], "ttft_ms.p50")
 
-    assert found["predicted"] == pytest.approx(2.0)
-    assert found["predicted_high"] == pytest.approx(2.0 * 1.1 / 0.9)
-    assert found["predicted_low"] == pytest.approx(2.0 * 0.9 / 1.1)
-    assert blind == {
-        "predicted": pytest.approx(2.0),
-        "predicted_low": None,
-        "predicted_high": None,
-    }
+    assert found.ratio == pytest.approx(2.0)
+    assert found.high == pytest.approx(2.0 * 1.1 / 0.9)
+    assert found.low == pytest.approx(2.0 * 0.9 / 1.1)
+    assert blind == PredictedRatio(ratio=blind.ratio)
+    assert blind.ratio == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
@@ -171,23 +177,23 @@ def test_only_an_effect_that_lies_outside_as_a_whole_is_pointed_at(
     ratio: float | None, low: float | None, high: float | None, outside: bool | None
 ) -> None:
     """Of an effect with an interval the interval, else the ratio."""
-    effect = {"ratio": ratio, "low": low, "high": high}
+    effect = None if ratio is None else Ratio(ratio=ratio, low=low, high=high, p_value=None)
 
-    assert is_outside({**effect, "predicted_low": 1.6, "predicted_high": 2.4}) is outside
-    assert is_outside({**effect, "predicted_low": None, "predicted_high": None}) is None
+    assert is_outside(effect, PredictedRatio(ratio=2.0, low=1.6, high=2.4)) is outside
+    assert is_outside(effect, PredictedRatio(ratio=2.0)) is None
 
 
 def test_the_roof_counts_the_tokens_of_a_verified_step() -> None:
     """A step that brings three tokens takes three times TPOT."""
-    roof = {"decode_step_s": 0.012, "prefill_s": 0.030}
+    roof = RoofFacts(decode_step_s=0.012, prefill_s=0.030)
     measured = {"tpot_ms.p50": 8.0, "ttft_ms.p50": 60.0, "mean_accepted_length": 2.0}
 
     found = roof_shares(roof, measured)
 
     assert found is not None
-    assert (found["decode"], found["prefill"]) == pytest.approx((0.5, 0.5))
+    assert (found.decode, found.prefill) == pytest.approx((0.5, 0.5))
     assert roof_shares(None, measured) is None
-    assert roof_shares(roof, {})["decode"] is None  # type: ignore[index]
+    assert roof_shares(roof, {}).decode is None  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("tokens", [1.2, 2.5, 4.9])
@@ -210,11 +216,16 @@ def test_an_effect_outside_of_its_band_is_pointed_at_on_the_page(tmp_path: Path)
         arm["predicted"] = {"output_tokens_per_s": 100.0, "ttft_ms.p50": 50.0, "tpot_ms.p50": 5.0}
     for effect in summary["effects"]:
         effect |= {"predicted": 9.0, "predicted_low": 8.0, "predicted_high": 10.0}
-        effect["outside"] = is_outside(effect)
+        effect["outside"] = is_outside(
+            Ratio(ratio=effect["ratio"], low=effect["low"], high=effect["high"], p_value=None),
+            PredictedRatio(ratio=9.0, low=8.0, high=10.0),
+        )
 
-    panel = foreseen(summary)[0]
-    page = write_report(summary, [], tmp_path / "page.html").read_text(encoding="utf-8")
+    panel = predicted_panels(parsed_summary(summary))[0]
+    page = write_report(parsed_summary(summary), [], tmp_path / "page.html").read_text(
+        encoding="utf-8"
+    )
 
     assert any("outside" in cell for row in panel.effects for cell in row)
-    assert any(line.startswith("outside, though nothing was flipped") for line in panel.remarks)
+    assert any(line.startswith("outside, though nothing was flipped") for line in panel.notes)
     assert "<td>outside</td>" in page

@@ -72,7 +72,7 @@ def test_p99_says_how_many_samples_it_lacks(n: int, reliable: bool, needs: int) 
     stated = describe(np.arange(n, dtype=np.float64))
 
     assert stated is not None
-    assert (stated["n"], stated["p99_reliable"], stated["p99_needs"]) == (n, reliable, needs)
+    assert (stated.n, stated.p99_reliable, stated.p99_needs) == (n, reliable, needs)
 
 
 def test_nothing_is_described_by_nothing() -> None:

@@ -8,6 +8,7 @@ import pytest
 from known_runs import CLOSED, OPEN, known_record, steady_records
 
 from harness.results.metrics import per_request
+from harness.results.store.manifest import LoadFacts
 from harness.results.store.parquet import table_of
 from harness.results.store.records import RequestRecord
 from harness.results.window import Window, least_requests, measured_window
@@ -15,8 +16,8 @@ from harness.results.window import Window, least_requests, measured_window
 
 def window_of(records: Sequence[RequestRecord], load: dict[str, Any]) -> Window:
     """Return the measured window of these records under this load."""
-    open_loop = load["mode"] != "concurrency"
-    return measured_window(per_request(table_of(records), open_loop=open_loop), load)
+    facts = LoadFacts.model_validate(load)
+    return measured_window(per_request(table_of(records), open_loop=facts.is_open_loop), facts)
 
 
 def test_closed_loop_runs_from_the_end_of_the_ramp_to_the_last_send() -> None:
@@ -125,7 +126,8 @@ def test_what_is_said_to_be_enough_is_enough(turns: int, slots: int) -> None:
     """A run of the size that `least_requests` tells is steady, whatever the turns and slots."""
     load = {**CLOSED, "value": slots}
     few = [r for r in chats(slots, slots, turns) if r.turn < turns]
-    enough = least_requests(per_request(table_of(few), open_loop=False), load)
+    facts = LoadFacts.model_validate(load)
+    enough = least_requests(per_request(table_of(few), open_loop=False), facts)
     equal = [
         known_record(
             i, [(start + 100, 1)], sent_ms=start, conversation=f"c{place}.{slot}", turn=turn

@@ -96,11 +96,13 @@ def test_a_sweep_loads_it_and_keeps_the_key_to_itself(tmp_path: Path) -> None:
         done = in_a_process("run", str(path), "--out", "out", cwd=tmp_path, THEIR_KEY=KEY)
 
     runs = list(read_runs(tmp_path / "out"))
-    statuses = {run.manifest["arm"]: run.manifest["status"] for run in runs}
+    statuses = {run.manifest.arm: run.manifest.status for run in runs}
     assert statuses == {"baseline": "ok", "baseline-again": "ok"}, done.stderr
     for run in runs:
-        assert {one["verdict"] for one in run.manifest["evidence"].values()} == {"unverifiable"}
-        assert run.manifest["model"] == MODEL
+        assert {one["verdict"] for one in run.manifest.model_dump()["evidence"].values()} == {
+            "unverifiable"
+        }
+        assert run.manifest.model == MODEL
     errors = [error for run in runs for error in run.records.columns["error"].dropna()]
     assert [error for error in errors if "(not shown)" in error]
     assert not any("reset" in line or "shutdown" in line for line in asked)
@@ -122,10 +124,10 @@ def test_a_sweep_leaves_out_what_a_server_refuses(tmp_path: Path) -> None:
         Sweep(plan, {name: kind() for name, kind in ENGINES.items()}, tmp_path / "out").run(Quiet())
 
     runs = list(read_runs(tmp_path / "out"))
-    assert {run.manifest["status"] for run in runs} == {"ok"}
+    assert {run.manifest.status for run in runs} == {"ok"}
     for run in runs:
-        assert any("refuses seed" in note for note in run.manifest["notes"])
-        assert run.manifest["prompts"]["requests"] == 8
+        assert any("refuses seed" in note for note in run.manifest.notes)
+        assert run.manifest.model_dump()["prompts"]["requests"] == 8
 
 
 def test_load_sends_the_key_and_keeps_it_to_itself(tmp_path: Path) -> None:
@@ -205,8 +207,8 @@ def test_a_request_longer_than_the_server_takes_is_found_before_the_first(tmp_pa
         done = harness("run", str(path), "--out", str(tmp_path / "out"))
 
     assert done.returncode == 1
-    reasons = {run.manifest["reason"] for run in read_runs(tmp_path / "out")}
-    assert any("more than the 4096 tokens" in reason for reason in reasons)
+    reasons = {run.manifest.reason for run in read_runs(tmp_path / "out")}
+    assert any("more than the 4096 tokens" in str(reason) for reason in reasons)
     assert not any(line.startswith("POST") for line in asked)
 
 

@@ -12,6 +12,7 @@ from harness.adapters.base import ServerCounters, Target
 from harness.adapters.http_queries import HttpReply
 from harness.experiment.counter_moves import counter_moves
 from harness.results.metrics import from_counters
+from harness.results.store import CounterMoves
 
 
 def page(hits: tuple[float, float], queries: tuple[float, float], end: str = "_total") -> str:
@@ -54,7 +55,7 @@ def rate(monkeypatch: pytest.MonkeyPatch, *pages: str | None) -> tuple[float | N
         for name in ("prompt_tokens", "cached_prompt_tokens", "looked_up_prompt_tokens")
         if getattr(moved, name) is not None
     }
-    return from_counters(counted)["prefix_hit_rate"], " ".join(server.notes)
+    return from_counters(CounterMoves(**counted))["prefix_hit_rate"], " ".join(server.notes)
 
 
 def test_a_rate_is_of_the_run_and_of_all_engines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,6 +165,6 @@ def test_totals_that_went_back_prove_nothing_and_that_is_said() -> None:
 
 def test_one_counter_that_fell_spoils_all() -> None:
     """The others count from the restart: they may have grown past what they were."""
-    told = from_counters({"prompt_tokens": -5, "preemptions": 3, "drafted_tokens": 4})
+    told = from_counters(CounterMoves(prompt_tokens=-5, preemptions=3, drafted_tokens=4))
 
     assert set(told.values()) == {None}

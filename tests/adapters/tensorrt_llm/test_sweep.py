@@ -73,7 +73,7 @@ def summary_of(
     plan = make_plan(load_sweep(path, engines=engines), engines)
     Sweep(plan, engines, folder / "out").run(Quiet())
     assert not processes_with(model.name)
-    return summarize(folder / "out")
+    return summarize(folder / "out").document()
 
 
 def test_a_stand_in_is_measured_told_apart_and_never_believed(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_stand_in_is_measured_told_apart_and_never_believed(tmp_path: Path) ->
     runs = list(read_runs(tmp_path / "out"))
     assert len(runs) == 6
     for run in runs:
-        manifest = run.manifest
+        manifest = run.manifest.model_dump()
         assert (manifest["status"], manifest["engine_kind"]) == ("ok", "stand-in")
         triples = manifest["evidence"]
         assert "verified" not in {triple["verdict"] for triple in triples.values()}
@@ -109,7 +109,7 @@ def test_a_stand_in_that_ignores_an_option_voids_its_runs(tmp_path: Path) -> Non
     """That nothing is proven of a stand-in does not mean that nothing can be wrong with it."""
     summary = summary_of(tmp_path, "deaf-to-off", "lies")
 
-    runs = [run.manifest for run in read_runs(tmp_path / "out")]
+    runs = [run.manifest.model_dump() for run in read_runs(tmp_path / "out")]
     status = {run["arm"]: run["status"] for run in runs}
     assert status == {"baseline": "ok", "baseline-again": "ok", "prefix_caching=off": "void"}
     assert "prefix_caching=off" not in {one["arm"] for one in summary["effects"]}
@@ -120,7 +120,8 @@ def test_live_chats_find_their_own_answers(tmp_path: Path) -> None:
     summary_of(tmp_path, workload=LIVE)
 
     for run in read_runs(tmp_path / "out"):
-        manifest, counted = run.manifest, run.manifest["counters"]
+        manifest = run.manifest.model_dump()
+        counted = manifest["counters"]
         assert (manifest["status"], manifest["history"]) == ("ok", "live")
         assert not any("drawn answer" in note for note in manifest["notes"])
         assert set(run.records.columns["output_tokens"]) == {70}

@@ -45,9 +45,9 @@ def stored(folder: Path, **changes: Any) -> Path:
     create_sweep(folder / "runs")
     manifest = known_manifest(**changes)
     plan = {"name": "known", "created": "2026-01-01T00:00:00+00:00", "model": "m", "seed": 1}
-    planned = {**plan, "hardware": manifest["hardware"], "planned": []}
+    planned = {**plan, "hardware": manifest.model_dump()["hardware"], "planned": []}
     write_sweep(folder / "runs", planned)
-    write_run(folder / "runs", manifest["key"], manifest, steady_records(2, 20))
+    write_run(folder / "runs", manifest.key, manifest, steady_records(2, 20))
     return folder / "runs"
 
 
@@ -102,11 +102,15 @@ def test_a_client_that_is_late_is_named_first(tmp_path: Path) -> None:
     """The embedded engine's own run, with a late client's notes beside it: nothing else counts."""
     folder = play(tmp_path, base="{max_model_len: 8192, max_num_seqs: 2}", load=BUSY)
     [run, *_] = list(read_runs(folder))
-    manifest = {**run.manifest, "clock": "monotonic", "client": late_client(p99_ms=300.0)}
+    manifest = {
+        **run.manifest.model_dump(),
+        "clock": "monotonic",
+        "client": late_client(p99_ms=300.0),
+    }
     path = next(folder.glob(f"{manifest['key'][:12]}*")) / "manifest.json"
     path.write_text(json.dumps(manifest), encoding="utf-8")
 
-    [late] = [one for one in diagnosis(folder)["runs"] if one["key"] == manifest["key"]]
+    [late] = [one for one in diagnosis(folder).document()["runs"] if one["key"] == manifest["key"]]
 
     assert late["status"] == "invalid"
     assert [one["name"] for one in late["findings"]] == ["client", "queue"]
@@ -142,7 +146,7 @@ def test_what_is_not_stored_is_not_judged(
         "the time in the engine's queue is not stored",
     ):
         assert f"”: {why}" in text
-    assert diagnosis(folder)["runs"][0]["measured"]["queue"] is None
+    assert diagnosis(folder).document()["runs"][0]["measured"]["queue"] is None
 
 
 def test_a_run_that_failed_is_not_looked_at(
@@ -154,7 +158,7 @@ def test_a_run_that_failed_is_not_looked_at(
     assert main(["diagnose", str(folder)]) == 1
 
     assert "not looked at: 1 run void" in capsys.readouterr().out
-    assert diagnosis(folder)["runs"][0]["judged"] is False
+    assert diagnosis(folder).document()["runs"][0]["judged"] is False
 
 
 @pytest.mark.parametrize("name", ["missing", "sweep.yaml"])

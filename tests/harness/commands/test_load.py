@@ -81,7 +81,7 @@ def virtual_figures(folder: Path) -> dict[str, Any]:
     path.write_text(SWEEP, encoding="utf-8")
     engines: dict[str, EngineAdapter] = {name: kind() for name, kind in ENGINES.items()}
     Sweep(make_plan(load_sweep(path), engines), engines, folder / "out").run(Quiet())
-    runs = summarize(folder / "out")["runs"]
+    runs = summarize(folder / "out").document()["runs"]
     figures: dict[str, Any] = next(run["metrics"] for run in runs if run["arm"] == "baseline")
     return figures
 
@@ -262,7 +262,7 @@ def test_a_dialect_stands_below_the_block(server: str) -> None:
     assert "Serving Benchmark Result" in ours
     assert "Requests Comp" in theirs
     (run,) = told["dialect"]["runs"]
-    assert (told["dialect"]["tool"], run["figures"][0]["value"]) == ("guidellm", 4)
+    assert (told["dialect"]["tool"], run["metrics"][0]["value"]) == ("guidellm", 4)
 
 
 def test_a_cap_bounds_what_is_alive_and_the_wait_is_latency(server: str) -> None:
@@ -276,7 +276,7 @@ def test_a_cap_bounds_what_is_alive_and_the_wait_is_latency(server: str) -> None
     assert run["load"]["max_concurrency"] == 1
     assert metrics["completed"] == 10
     assert metrics["scheduled_ttft_ms"]["p50"] > 3 * metrics["ttft_ms"]["p50"]
-    assert "cap_reached" in {check["name"] for check in run["checks"]}
+    assert "cap_reached" in {check["name"] for check in run["warnings"]}
 
 
 def test_a_cap_belongs_to_an_open_loop() -> None:
@@ -300,4 +300,4 @@ def test_a_warm_cache_is_a_warning_of_a_load_and_never_void(server: str, tmp_pat
     assert manifest["cache"]["state"] == "as found"
     assert manifest["cache"]["answers_over_limit"] > 0
     assert manifest["status"] == "ok"
-    assert "cache_not_cold" in {check["name"] for check in run["checks"]}
+    assert "cache_not_cold" in {check["name"] for check in run["warnings"]}

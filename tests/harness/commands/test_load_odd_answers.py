@@ -80,7 +80,7 @@ def test_a_count_that_cannot_be_is_not_believed(capsys: pytest.CaptureFixture[st
     _, summary = loaded(lambda _: odd, capsys)
 
     (run,) = summary["runs"]
-    checks = {check["name"] for check in run["checks"]}
+    checks = {check["name"] for check in run["warnings"]}
     assert run["counts"]["output_tokens"] == 36
     assert "usage_unbelieved" in checks
     assert "prompt_tokens_differ" in checks  # 20 where 128 went out

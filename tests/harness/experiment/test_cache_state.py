@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from known_runs import known_manifest
 from numpy.typing import NDArray
 
 from harness.adapters.base import EngineSettings, Target
@@ -64,7 +65,7 @@ def ran(
     made = adapters(embedded)
     plan = make_plan(load_sweep(path, engines=tuple(made), environment={}), made)
     Sweep(plan, made, folder / "out").run(Quiet())
-    return [run for run in read_runs(folder / "out") if run.manifest["arm"] == "baseline"]
+    return [run for run in read_runs(folder / "out") if run.manifest.arm == "baseline"]
 
 
 @pytest.fixture(scope="module")
@@ -86,24 +87,24 @@ def test_two_cold_runs_of_one_start_are_the_same(once: Once, tmp_path: Path) -> 
     other = "  - {concurrency: 4, requests: 24, output_tokens: 29}\n"
     [alone] = once("cold")
     both = ran(tmp_path / "after", "cold", loads=other + LOAD)
-    [second] = [run for run in both if run.manifest["seed"] == alone.manifest["seed"]]
+    [second] = [run for run in both if run.manifest.seed == alone.manifest.seed]
 
     assert len(both) == 2
-    assert second.manifest["started"] >= min(run.manifest["started"] for run in both)
+    assert str(second.manifest.started) >= min(str(run.manifest.started) for run in both)
     assert second.records.columns.equals(alone.records.columns)
     assert second.records.event_time_ns.tolist() == alone.records.event_time_ns.tolist()
-    assert second.manifest["cache"]["state"] == "cold"
-    assert second.manifest["cache"]["answers_checked"] == 24
-    assert second.manifest["cache"]["answers_over_limit"] == 0
+    assert second.manifest.model_dump()["cache"]["state"] == "cold"
+    assert second.manifest.model_dump()["cache"]["answers_checked"] == 24
+    assert second.manifest.model_dump()["cache"]["answers_over_limit"] == 0
 
 
 def test_primed_prefixes_are_found_by_the_first_requests(once: Once) -> None:
     """Each group's prefix was sent once; the first of each group starts sooner than when cold."""
     [cold], [primed] = once("cold"), once("primed")
 
-    assert primed.manifest["cache"]["primed_prefixes"] == 2
-    assert primed.manifest["cache"]["primed_tokens"] == 4000
-    assert primed.manifest["status"] == cold.manifest["status"] == "ok"
+    assert primed.manifest.model_dump()["cache"]["primed_prefixes"] == 2
+    assert primed.manifest.model_dump()["cache"]["primed_tokens"] == 4000
+    assert primed.manifest.status == cold.manifest.status == "ok"
     assert primed.records.columns["cached_prompt_tokens"].tolist() == [2000] * 24
     assert cold.records.columns["cached_prompt_tokens"].tolist()[:2] == [0, 0]
     assert all(
@@ -111,23 +112,25 @@ def test_primed_prefixes_are_found_by_the_first_requests(once: Once) -> None:
         for after, before in zip(ttfts_ns(primed)[:2], ttfts_ns(cold)[:2], strict=True)
     )
     assert len(primed.records) == 24
-    assert primed.manifest["counters"]["prompt_tokens"] == 24 * 2100  # nothing of the priming
-    assert primed.manifest["prefix_hit_ceiling"] == pytest.approx(2000 / 2100)
+    assert (
+        primed.manifest.model_dump()["counters"]["prompt_tokens"] == 24 * 2100
+    )  # nothing of the priming
+    assert primed.manifest.prefix_hit_ceiling == pytest.approx(2000 / 2100)
 
 
 def test_steady_asks_other_texts_first(once: Once) -> None:
     """The cache is full of them, none is this run's, and no fewer hits come than when cold."""
     [cold], [steady] = once("cold"), once("steady")
 
-    before = steady.manifest["cache"]
+    before = steady.manifest.model_dump()["cache"]
     assert before["requests_before"] >= 24
     assert before["tokens_before"] > 24 * 130
     assert before["turned_over"] == (
-        before["tokens_before"] >= steady.manifest["facts"]["kv_tokens"]
+        before["tokens_before"] >= steady.manifest.model_dump()["facts"]["kv_tokens"]
     )
     assert found_tokens(steady) >= found_tokens(cold)
-    assert steady.manifest["status"] == "ok"
-    assert any("turned over" in note for note in steady.manifest["notes"]) != before["turned_over"]
+    assert steady.manifest.status == "ok"
+    assert any("turned over" in note for note in steady.manifest.notes) != before["turned_over"]
 
 
 class Remembering(EmbeddedEndpoint):
@@ -164,12 +167,12 @@ def test_a_cache_that_was_not_emptied_makes_the_run_void(tmp_path: Path) -> None
     twice = f"{LOAD}\n  - {{concurrency: 4, requests: 24, output_tokens: 31}}"
     runs = ran(tmp_path, "cold", loads=twice, embedded=RememberingAdapter())
 
-    first, second = sorted(runs, key=lambda run: str(run.manifest["status"]))
-    assert first.manifest["status"] == "ok"
-    assert second.manifest["status"] == "void"
-    assert "the cache was warm" in second.manifest["reason"]
-    told = {row["key"]: row for row in summarize(tmp_path / "out")["runs"]}
-    checks = {one["name"] for one in told[second.manifest["key"]]["checks"]}
+    first, second = sorted(runs, key=lambda run: str(run.manifest.status))
+    assert first.manifest.status == "ok"
+    assert second.manifest.status == "void"
+    assert "the cache was warm" in str(second.manifest.reason)
+    told = {row["key"]: row for row in summarize(tmp_path / "out").document()["runs"]}
+    checks = {one["name"] for one in told[second.manifest.key]["warnings"]}
     assert "cache_not_cold" in checks
 
 
@@ -179,10 +182,10 @@ def test_chats_stay_within_what_they_can_find(once: Once, state: str, history: s
     """Also with the server's own answers in their prompts; none is above its limit."""
     [run] = once(state, CHAT.replace("HISTORY", history))
 
-    assert run.manifest["status"] == "ok"
-    assert run.manifest["cache"]["answers_over_limit"] == 0
-    assert run.manifest["cache"]["state"] == state
-    assert run.manifest["history"] == history
+    assert run.manifest.status == "ok"
+    assert run.manifest.model_dump()["cache"]["answers_over_limit"] == 0
+    assert run.manifest.model_dump()["cache"]["state"] == state
+    assert run.manifest.history == history
 
 
 def test_state_and_history_are_in_the_key(once: Once) -> None:
@@ -192,8 +195,8 @@ def test_state_and_history_are_in_the_key(once: Once) -> None:
         for state, history in (("cold", "recorded"), ("primed", "recorded"), ("cold", "live"))
     ]
 
-    assert len({run["key"] for run in runs}) == 3
-    assert len({run["seed"] for run in runs}) == 1
+    assert len({run.key for run in runs}) == 3
+    assert len({run.seed for run in runs}) == 1
 
 
 # --- what each answer may have found
@@ -262,15 +265,17 @@ def test_answers_without_counts_are_told(tmp_path: Path) -> None:
     """Nothing is vouched for where no answer tells; with caching off there is nothing to see."""
     finding = examine_cache([record("0", 0, 5, None, 50)], TWO, (), 16)
     figures: Any = None
-    manifest = {"cache": {"state": "cold", **finding.facts()}, "toggles": {"prefix_caching": "on"}}
+    cache = {"state": "cold", **finding.facts()}
+    manifest = known_manifest(cache=cache, toggles={"prefix_caching": "on"})
+    off = known_manifest(cache=cache, toggles={"prefix_caching": "off"})
+    steady = known_manifest(cache={**cache, "state": "steady"}, toggles={"prefix_caching": "on"})
 
     doubt = cache_not_seen(figures, manifest)
     assert doubt is not None
     assert "cold" in doubt.message
     assert cache_not_cold(figures, manifest) is None
-    assert cache_not_seen(figures, {**manifest, "toggles": {"prefix_caching": "off"}}) is None
-    steady = {**manifest["cache"], "state": "steady"}
-    assert cache_not_seen(figures, {**manifest, "cache": steady}) is None
+    assert cache_not_seen(figures, off) is None
+    assert cache_not_seen(figures, steady) is None
 
 
 class NotEmptied:

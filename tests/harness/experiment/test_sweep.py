@@ -97,7 +97,7 @@ def summary_of(
     engines = adapters(engine)
     plan = planned(sweep_file(folder, toggles, load, base), engines)
     Sweep(plan, engines, folder / "out").run(Quiet())
-    return summarize(folder / "out")
+    return summarize(folder / "out").document()
 
 
 def metric(summary: Mapping[str, Any], arm: str, name: str) -> float:
@@ -308,7 +308,7 @@ def test_an_interrupt_keeps_what_was_finished(tmp_path: Path) -> None:
 
     assert watcher.statuses == ["ok"]
     assert len(list(read_runs(tmp_path / "out"))) == 1
-    statuses = [run["status"] for run in summarize(tmp_path / "out")["runs"]]
+    statuses = [run["status"] for run in summarize(tmp_path / "out").document()["runs"]]
     assert sorted(statuses) == ["interrupted", "interrupted", "ok"]
 
 

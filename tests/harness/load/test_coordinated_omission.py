@@ -19,7 +19,7 @@ from known_runs import OPEN, known_manifest
 from harness.adapters.base import Target
 from harness.load.play import play_http
 from harness.load.schedule import OpenLoop
-from harness.results.metrics import RunFigures, run_figures
+from harness.results.metrics import RunMetrics, run_metrics
 from harness.results.store.parquet import table_of
 from harness.workloads.base import Conversation, Segment, Turn
 
@@ -84,7 +84,7 @@ def address(process: subprocess.Popen[str]) -> Target:
     return Target(url=f"http://127.0.0.1:{int(process.stdout.readline())}", model="m")
 
 
-def frozen_run(cap: int | None) -> tuple[RunFigures, float, float]:
+def frozen_run(cap: int | None) -> tuple[RunMetrics, float, float]:
     """Return the figures of an open loop, and from when to when the server stood still, in ms."""
     starts = tuple(EVERY_NS * n for n in range(REQUESTS))
     held: list[int] = []
@@ -104,7 +104,7 @@ def frozen_run(cap: int | None) -> tuple[RunFigures, float, float]:
         schedule = OpenLoop(starts_ns=starts, max_concurrency=cap)
         played = play_http(target, schedule, asked(REQUESTS), lambda _: None)
         timer.join()
-    figures = run_figures(table_of(played.records), known_manifest(load=OPEN))
+    figures = run_metrics(table_of(played.records), known_manifest(load=OPEN))
     since, until = ((at_ns - played.origin_ns) / MS for at_ns in held)
     return figures, since, until
 

@@ -110,7 +110,7 @@ def test_costs_come_back_from_the_runs_that_they_made(once: Once, tmp_path: Path
     """And predict runs of loads, workloads and arms that the fit did not see."""
     plan, out = copied(once, tmp_path)
     by_key = {run.key: run for run in plan.planned}
-    seen = [measured_run(by_key[run.manifest["key"]], run) for run in read_runs(out)]
+    seen = [measured_run(by_key[run.manifest.key], run) for run in read_runs(out)]
 
     costs = fitted_costs([run.equations for run in seen])
     unseen = held_out_metrics(seen, PROFILE, lambda run, told: predict(run, RequestSets(), told))
@@ -215,7 +215,7 @@ def test_a_stall_of_the_machine_is_no_cost_of_a_step(once: Once, tmp_path: Path)
     """A few spans that took ten times as long move no cost."""
     plan, out = copied(once, tmp_path)
     by_key = {run.key: run for run in plan.planned}
-    parts = [measured_run(by_key[run.manifest["key"]], run).equations for run in read_runs(out)]
+    parts = [measured_run(by_key[run.manifest.key], run).equations for run in read_runs(out)]
     clean = fitted_costs(parts)
     for part in parts:
         part.seconds[::15] *= 10
@@ -229,7 +229,7 @@ def test_a_profile_simulates_its_machine(once: Once, tmp_path: Path) -> None:
     """One request alone takes what its costs say, and the report names where they are from."""
     _, out = copied(once, tmp_path)
 
-    summary = summarize(out)
+    summary = summarize(out).document()
 
     [alone] = [
         one

@@ -18,16 +18,19 @@ from known_runs import (
     known_record,
     known_worker,
     late_client,
+    manifest_facts,
     steady_records,
 )
 from repository import ROOT
 
 from harness.results.client.certificate import certificate
 from harness.results.client.limits import LIMITS
-from harness.results.metrics import run_figures
+from harness.results.metrics import run_metrics
+from harness.results.store.manifest import manifest_of
 from harness.results.store.parquet import table_of
 from harness.results.store.records import RequestRecord
-from harness.results.warnings.checks import doubts
+from harness.results.summary import document_of
+from harness.results.warnings.checks import run_warnings
 
 PAGE = ROOT / "docs" / "certificate.md"
 NAMES = [limit.name for limit in LIMITS]
@@ -41,7 +44,8 @@ def of(
     """Return the certificate of a run in real time; of a good one where nothing is given."""
     told = {"clock": "monotonic", "client": client or known_client(), **manifest}
     whole = known_manifest(**told)
-    return certificate(run_figures(table_of(records or steady_records(2, 301)), whole), whole)
+    metrics = run_metrics(table_of(records or steady_records(2, 301)), whole)
+    return document_of(certificate(metrics, whole))
 
 
 def verdict(found: dict[str, Any], name: str) -> str:
@@ -74,8 +78,8 @@ def test_a_quiet_client_is_trusted() -> None:
     found = of(records, load={**CLOSED, "value": 64})
 
     assert (found["verdict"], found["reasons"]) == ("TRUSTED", [])
-    assert list(found["figures"]) == NAMES
-    assert found["figures"]["loop_lag"] == {
+    assert list(found["measured"]) == NAMES
+    assert found["measured"]["loop_lag"] == {
         "value": 0.3, "unit": "ms", "degraded": 1.0, "invalid": 20.0,
     }  # fmt: skip
 
@@ -88,7 +92,7 @@ def test_a_small_run_can_be_trusted() -> None:
 def test_neither_argument_is_changed() -> None:
     """A certificate is made from records and manifest and leaves both as they were."""
     manifest = known_manifest(client=known_client(), clock="monotonic")
-    figures = run_figures(table_of(steady_records(2, 9)), manifest)
+    figures = run_metrics(table_of(steady_records(2, 9)), manifest)
     before = figures.requests.copy(), copy.deepcopy(manifest)
 
     certificate(figures, manifest)
@@ -109,25 +113,26 @@ def test_without_a_client_there_is_no_verdict(
     manifest: dict[str, Any], name: str, message: str
 ) -> None:
     """Virtual time has no client, an older run tells nothing of it: null, and the reason."""
-    whole = {**known_manifest(), **manifest}
+    facts = {**manifest_facts(), **manifest}
     if "client" not in manifest:
-        del whole["client"]
+        del facts["client"]
+    whole = manifest_of(facts)
 
-    found = certificate(run_figures(table_of(steady_records(2, 9)), whole), whole)
+    found = certificate(run_metrics(table_of(steady_records(2, 9)), whole), whole)
 
-    assert found["verdict"] is None
-    (reason,) = found["reasons"]
-    assert reason["name"] == name
-    assert reason["message"].startswith(message)
+    assert found.verdict is None
+    (reason,) = found.reasons
+    assert reason.name == name
+    assert reason.message.startswith(message)
 
 
 def test_a_run_that_sent_nothing_has_no_certificate() -> None:
     """Nothing was sent: nothing can be said, and nothing breaks."""
     whole = known_manifest(client=known_client(), clock="monotonic")
 
-    found = certificate(run_figures(table_of([]), whole), whole)
+    found = certificate(run_metrics(table_of([]), whole), whole)
 
-    assert (found["verdict"], found["reasons"][0]["name"]) == (None, "nothing_sent")
+    assert (found.verdict, found.reasons[0].name) == (None, "nothing_sent")
 
 
 def test_without_the_lag_nobody_is_trusted() -> None:
@@ -149,7 +154,7 @@ def test_what_is_not_known_is_not_judged() -> None:
 
     found = of(client=client)
 
-    values = {name: figure["value"] for name, figure in found["figures"].items()}
+    values = {name: figure["value"] for name, figure in found["measured"].items()}
     assert {name for name, value in values.items() if value is None} >= {
         "loop_lag", "cpu", "ports", "open_files", "read_on_the_clock", "beyond_calibration",
         "wall_clock_stepped",
@@ -169,11 +174,11 @@ def _cpu(share: float) -> dict[str, Any]:
 
 
 def _open_files(share: float) -> dict[str, Any]:
-    return of(client=known_client(open_files={"limit": 1000, "most": 1000 * share}))
+    return of(client=known_client(open_files={"limit": 1000, "most": round(1000 * share)}))
 
 
 def _ports(share: float) -> dict[str, Any]:
-    return of(client=known_client(ports={"available": 1000, "used": 1000 * share}))
+    return of(client=known_client(ports={"available": 1000, "used": round(1000 * share)}))
 
 
 def _calibration(share: float) -> dict[str, Any]:
@@ -182,12 +187,13 @@ def _calibration(share: float) -> dict[str, Any]:
 
 
 def of_rate(records: Sequence[RequestRecord]) -> float:
-    rate: float = run_figures(table_of(records), known_manifest()).metrics["output_tokens_per_s"]
-    return rate
+    return run_metrics(table_of(records), known_manifest()).run.output_tokens_per_s or 0.0
 
 
 def _read(share: float) -> dict[str, Any]:
-    return of(client=known_client(known_worker(requests=1000, read_on_the_clock=1000 * share)))
+    return of(
+        client=known_client(known_worker(requests=1000, read_on_the_clock=round(1000 * share)))
+    )
 
 
 def _wall_clock(step_ms: float) -> dict[str, Any]:
@@ -283,7 +289,7 @@ def test_each_reason_comes_above_its_bound_and_not_below(name: str) -> None:
     assert verdict(make(0.9 * degraded), name) == "TRUSTED"
     above = make(1.1 * degraded)
     assert verdict(above, name) == "DEGRADED"
-    assert above["figures"][name]["value"] == pytest.approx(1.1 * degraded, rel=0.02)
+    assert above["measured"][name]["value"] == pytest.approx(1.1 * degraded, rel=0.02)
     far = make((1.04 if invalid else 9) * (invalid or degraded))
     assert verdict(far, name) == ("INVALID" if invalid else "DEGRADED")
     assert far["verdict"] == verdict(far, name)
@@ -335,7 +341,7 @@ def test_the_send_delay_is_held_against_the_ttft() -> None:
 
     assert verdict(slow, "send_delay") == "TRUSTED"
     assert verdict(fast, "send_delay") == "INVALID"
-    assert fast["figures"]["send_delay"]["invalid"] == 25.0
+    assert fast["measured"]["send_delay"]["invalid"] == 25.0
 
 
 def test_a_sent_burst_of_first_requests_is_not_late() -> None:
@@ -347,9 +353,9 @@ def test_a_sent_burst_of_first_requests_is_not_late() -> None:
     ]
     later = known_record(64, [(250, 1), (300, 4)], scheduled_ms=131.5, sent_ms=200)
 
-    assert of(records, load={**CLOSED, "value": 64})["figures"]["turn_round"]["value"] is None
+    assert of(records, load={**CLOSED, "value": 64})["measured"]["turn_round"]["value"] is None
     found = of([*records, later], load={**CLOSED, "value": 64})
-    assert found["figures"]["turn_round"]["value"] == pytest.approx(68.5)
+    assert found["measured"]["turn_round"]["value"] == pytest.approx(68.5)
 
 
 def test_turning_round_is_held_against_what_a_slot_does() -> None:
@@ -368,7 +374,7 @@ def test_connecting_is_not_the_client_s_delay() -> None:
     """A handshake of 80 ms before each send is the way to the server."""
     records = [replace(one, connect_ns=80 * MS) for one in open_loop([80.5] * 400)]
 
-    assert of(records, load=OPEN)["figures"]["send_delay"]["value"] == pytest.approx(0.5)
+    assert of(records, load=OPEN)["measured"]["send_delay"]["value"] == pytest.approx(0.5)
 
 
 def test_a_cap_s_wait_is_named_and_not_blamed_on_the_client() -> None:
@@ -383,12 +389,12 @@ def test_a_cap_s_wait_is_named_and_not_blamed_on_the_client() -> None:
         load={**load, "max_concurrency": 1}, client=known_client(), clock="monotonic"
     )
 
-    capped = certificate(figures := run_figures(table_of(records), manifest), manifest)
+    capped = certificate(figures := run_metrics(table_of(records), manifest), manifest)
     blamed = of(records, load=load)
 
-    assert capped["verdict"] == "TRUSTED"
+    assert capped.verdict == "TRUSTED"
     assert {"load_not_delivered", "send_delay"} <= {one["name"] for one in blamed["reasons"]}
-    (named,) = [doubt for doubt in doubts(figures, manifest) if doubt.name == "cap_reached"]
+    (named,) = [doubt for doubt in run_warnings(figures, manifest) if doubt.name == "cap_reached"]
     assert named.message.startswith("7 conversations waited for one of 1 places, for up to 2.80 s")
 
 
@@ -402,7 +408,7 @@ def test_a_client_that_is_slow_on_top_of_a_cap_is_still_seen() -> None:
 
     found = of(records, load={**OPEN, "value": 1000.0, "max_concurrency": 2})
 
-    assert found["figures"]["send_delay"]["value"] == pytest.approx(40.0, abs=0.1)
+    assert found["measured"]["send_delay"]["value"] == pytest.approx(40.0, abs=0.1)
 
 
 def test_each_worker_has_its_own_places_under_a_cap() -> None:
@@ -458,21 +464,21 @@ def test_the_worst_worker_counts() -> None:
     late = late_client(30)["workers"][0]
     workers = [known_worker(), known_worker(), late, known_worker()]
 
-    assert of(client=known_client(*workers))["figures"]["loop_lag"]["value"] == 30
+    assert of(client=known_client(*workers))["measured"]["loop_lag"]["value"] == 30
 
 
 def test_a_phase_too_short_for_cpu_is_not_judged_by_it() -> None:
     """Half a second in which connections were opened says nothing of the CPU."""
     short = known_client(known_worker(cpu_s=0.49, wall_s=0.5))
 
-    assert of(client=short)["figures"]["cpu"]["value"] is None
+    assert of(client=short)["measured"]["cpu"]["value"] is None
 
 
 def test_ports_of_a_long_run_come_back() -> None:
     """A thousand connections over ten minutes hold a hundred ports at a time."""
     client = known_client(known_worker(wall_s=600.0), ports={"available": 1000, "used": 1000})
 
-    assert of(client=client)["figures"]["ports"]["value"] == pytest.approx(0.1)
+    assert of(client=client)["measured"]["ports"]["value"] == pytest.approx(0.1)
 
 
 def test_a_calibration_is_of_one_process() -> None:
@@ -492,17 +498,17 @@ def test_a_wall_clock_set_back_is_mentioned_and_no_more() -> None:
     for step_ms, told in ((-3000, "TRUSTED"), (3000, "DEGRADED")):
         client = known_client(wall_clock_step_ns=step_ms * MS)
         manifest = known_manifest(client=client, clock="monotonic")
-        figures = run_figures(table_of(steady_records(2, 301)), manifest)
+        figures = run_metrics(table_of(steady_records(2, 301)), manifest)
 
-        assert certificate(figures, manifest)["verdict"] == told
-        assert [doubt.name for doubt in doubts(figures, manifest)] == ["wall_clock_stepped"]
+        assert certificate(figures, manifest).verdict == told
+        assert [doubt.name for doubt in run_warnings(figures, manifest)] == ["wall_clock_stepped"]
 
 
 def test_slots_left_empty_count_over_the_steady_window_only() -> None:
     """A ramp, a drain and a whole run say nothing of how fast the client turns round."""
-    assert of(steady_records(2, 3))["figures"]["in_flight"]["value"] is None
-    assert of(steady_records(2, 301))["figures"]["in_flight"]["value"] == pytest.approx(0)
-    assert of(open_loop([0.0] * 40), load=OPEN)["figures"]["in_flight"]["value"] is None
+    assert of(steady_records(2, 3))["measured"]["in_flight"]["value"] is None
+    assert of(steady_records(2, 301))["measured"]["in_flight"]["value"] == pytest.approx(0)
+    assert of(open_loop([0.0] * 40), load=OPEN)["measured"]["in_flight"]["value"] is None
 
 
 def test_think_time_keeps_a_slot_busy() -> None:
@@ -517,7 +523,7 @@ def test_think_time_keeps_a_slot_busy() -> None:
         for start in [400.0 * (n // 2) + 200 * (n % 2) + 100 * t]
     ]  # fmt: skip
 
-    assert of(records)["figures"]["in_flight"]["value"] == pytest.approx(0)
+    assert of(records)["measured"]["in_flight"]["value"] == pytest.approx(0)
 
 
 def test_what_the_sweep_allows_to_fail_makes_no_run_invalid() -> None:

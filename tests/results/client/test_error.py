@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from known_runs import (
-    CLOSED,
     OPEN,
+    analysed,
+    flips,
     known_client,
     known_manifest,
     known_record,
+    known_row,
     known_worker,
     late_client,
     steady_records,
@@ -27,11 +30,12 @@ from harness.results.analysis import summarize
 from harness.results.client.certificate import certificate
 from harness.results.client.error import error_of_pairs
 from harness.results.effects import effects
-from harness.results.metrics import run_figures
-from harness.results.report.client_remarks import client_reasons
+from harness.results.metrics import run_metrics
+from harness.results.report.client_notes import client_reasons
 from harness.results.report.serving_block import serving_block
 from harness.results.store.parquet import table_of
 from harness.results.store.sweep_folder import create_sweep, write_run, write_sweep
+from harness.results.summary import AnalysedRun, Certificate
 
 SWEEP: dict[str, Any] = {
     "name": "quick",
@@ -47,36 +51,29 @@ OFF = {"prefix_caching": {"value": "off", "base": "on", "implied": {}}}
 METRICS = ("output_tokens_per_s", "ttft_ms", "tpot_ms")
 
 
-def certified(verdict: str, **errors: float | None) -> dict[str, Any]:
+def certified(verdict: str, **errors: float | None) -> Certificate:
     """Return a certificate with these errors; of every primary metric 0 where none is given."""
-    return {"verdict": verdict, "reasons": [], "errors": {**dict.fromkeys(METRICS, 0.0), **errors}}
+    known = {**dict.fromkeys(METRICS, 0.0), **errors}
+    return Certificate(verdict=verdict, reasons=(), measured={}, errors=known)
 
 
-def arm(
-    name: str, factor: float, client: Mapping[str, Any], **changes: Any
-) -> list[dict[str, Any]]:
-    """Return five blocks of an arm whose figures are `factor` times the baseline's."""
+def arm(name: str, factor: float, client: Certificate) -> list[AnalysedRun]:
+    """Return five blocks of an arm whose metrics are `factor` times the baseline's."""
     noise = (1.004, 0.996, 1.002, 0.998, 1.0) if name != "baseline" else (1.0,) * 5
     return [
-        {
-            "engine": "vllm",
-            "label": "vllm",
-            "arm": name,
-            "block": block,
-            "seed": block,
-            "workload": "chat",
-            "load": CLOSED,
-            "status": "ok",
-            "flipped": OFF if "=" in name else {},
-            "clock": "monotonic",
-            "certificate": client,
-            "values": {
+        analysed(
+            {
                 "output_tokens_per_s": 1000 / factor / noise[block],
                 "ttft_ms.p50": 200 * factor * noise[block],
                 "tpot_ms.p50": 20 * factor * noise[block],
             },
-            **changes,
-        }
+            clock="monotonic",
+            arm=name,
+            block=block,
+            seed=block,
+            flipped=flips(OFF if "=" in name else {}),
+            certificate=client,
+        )
         for block in range(5)
     ]
 
@@ -85,12 +82,12 @@ TRUSTED = certified("TRUSTED", ttft_ms=0.5, tpot_ms=None)  # its errors are with
 
 
 def verdicts(
-    factor: float, client: Mapping[str, Any], base: Mapping[str, Any] = TRUSTED
+    factor: float, client: Certificate, base: Certificate = TRUSTED
 ) -> tuple[dict[str, str], list[str]]:
     """Return the verdicts of one arm by metric, and the notes."""
     runs = arm("baseline", 1.0, base) + arm("pc=off", factor, client)
     found, notes = effects(runs)
-    return {row["metric"]: row["verdict"] for row in found if row["verdict"]}, notes
+    return {one.metric: one.verdict for one in found if one.verdict}, notes
 
 
 def test_an_effect_smaller_than_the_error_of_a_degraded_client_is_inconclusive() -> None:
@@ -146,21 +143,19 @@ def test_the_errors_of_both_sides_add_up() -> None:
 
 def test_the_worst_block_counts() -> None:
     """One DEGRADED run of ten is enough; none at all is an error of nothing."""
-    pairs = [({"certificate": TRUSTED}, {"certificate": TRUSTED})] * 4
-    one = {"certificate": certified("DEGRADED", ttft_ms=0.2)}
+    trusted = known_row(certificate=TRUSTED)
+    pairs = [(trusted, trusted)] * 4
+    one = known_row(certificate=certified("DEGRADED", ttft_ms=0.2))
 
     assert error_of_pairs(pairs, "ttft_ms.p50") == 0
     assert error_of_pairs([*pairs, (one, pairs[0][0])], "ttft_ms.p50") == 0.2
-    assert error_of_pairs([({}, {})], "ttft_ms.p50") == 0
+    assert error_of_pairs([(known_row(), known_row())], "ttft_ms.p50") == 0
 
 
 def errors_of(records: list[Any], **manifest: Any) -> dict[str, float | None]:
     told: dict[str, Any] = {"client": late_client(3), "clock": "monotonic", **manifest}
     whole = known_manifest(**told)
-    errors: dict[str, float | None] = certificate(run_figures(table_of(records), whole), whole)[
-        "errors"
-    ]
-    return errors
+    return dict(certificate(run_metrics(table_of(records), whole), whole).errors)
 
 
 def test_the_errors_are_the_lag_over_what_is_measured() -> None:
@@ -236,7 +231,7 @@ def store(folder: Path, late_ms: Mapping[str, float], blocks: int = 1, **changes
             )
             slower = 1.5 if "=" in name else 1.0
             records = steady_records(2, 12, scale=slower * (1 + 0.01 * block))
-            write_run(folder, manifest["key"], manifest, records)
+            write_run(folder, manifest.key, manifest, records)
     return folder
 
 
@@ -245,7 +240,7 @@ CLIENTS = {"baseline": 0.2, "baseline-again": 3.0, "prefix_caching=off": 95.0}
 
 def test_an_invalid_run_is_in_no_effect_and_no_mean(tmp_path: Path) -> None:
     """Its status, its reason and its figures are shown; arms and effects do without it."""
-    summary = summarize(store(tmp_path / "s", CLIENTS))
+    summary = summarize(store(tmp_path / "s", CLIENTS)).document()
 
     runs = {run["arm"]: run for run in summary["runs"]}
     assert {name: run["status"] for name, run in runs.items()} == {
@@ -271,9 +266,9 @@ def test_a_block_whose_client_is_invalid_leaves_the_others_in(tmp_path: Path) ->
         key="e" * 16, arm="prefix_caching=off", block=2, flipped=OFF, clock="monotonic",
         client=late_client(95),
     )  # fmt: skip
-    write_run(folder, manifest["key"], manifest, steady_records(2, 12))
+    write_run(folder, manifest.key, manifest, steady_records(2, 12))
 
-    arms = {one["arm"]: one for one in summarize(folder)["arms"]}
+    arms = {one["arm"]: one for one in summarize(folder).document()["arms"]}
 
     off = arms["prefix_caching=off"]
     assert (off["status"], off["n_blocks"], off["certificate"]) == ("ok", 2, "TRUSTED")
@@ -284,12 +279,12 @@ def test_what_went_wrong_otherwise_keeps_its_name(tmp_path: Path, status: str) -
     """A void or failed run stays one, however bad its client was."""
     folder = store(tmp_path / "s", {"baseline": 95.0}, status=status, reason="so it was")
 
-    (run,) = summarize(folder)["runs"]
+    (run,) = summarize(folder).runs
 
-    assert (run["status"], run["reason"]) == (status, "so it was")
-    assert run["certificate"]["verdict"] == "INVALID"
+    assert (run.status, run.reason) == (status, "so it was")
+    assert run.certificate.verdict == "INVALID"
     assert client_reasons([run]) == []
-    assert [one.name for one in client_reasons([{**run, "status": "ok"}])] == ["loop_lag"]
+    assert [one.name for one in client_reasons([replace(run, status="ok")])] == ["loop_lag"]
 
 
 def test_nothing_is_said_twice(tmp_path: Path) -> None:
@@ -304,16 +299,16 @@ def test_nothing_is_said_twice(tmp_path: Path) -> None:
     create_sweep(tmp_path / "s")
     write_sweep(tmp_path / "s", SWEEP)
     for one in (manifest, uncertified):
-        write_run(tmp_path / "s", one["key"], one, records)
+        write_run(tmp_path / "s", one.key, one, records)
 
-    certified_run, virtual = summarize(tmp_path / "s")["runs"]
+    certified_run, virtual = summarize(tmp_path / "s").document()["runs"]
 
     reasons = {reason["name"] for reason in certified_run["certificate"]["reasons"]}
-    checks = {check["name"] for check in certified_run["checks"]}
+    checks = {check["name"] for check in certified_run["warnings"]}
     assert {"failed_share", "usage_missing", "shorter_than_asked"} <= reasons
     assert not checks & (reasons | {"some_failed"})
     assert {"some_failed", "usage_missing", "shorter_than_asked"} <= {
-        check["name"] for check in virtual["checks"]
+        check["name"] for check in virtual["warnings"]
     }
 
 
@@ -356,7 +351,7 @@ def block_of(folder: Path, client: dict[str, Any] | None, **changes: Any) -> lis
     create_sweep(folder)
     write_sweep(folder, SWEEP)
     manifest = known_manifest(client=client, clock="monotonic", **changes)
-    write_run(folder, manifest["key"], manifest, steady_records(2, 301))
+    write_run(folder, manifest.key, manifest, steady_records(2, 301))
     return serving_block(summarize(folder)).splitlines()
 
 

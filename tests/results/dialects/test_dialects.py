@@ -21,12 +21,12 @@ NO_LIMITS: dict[str, float | None] = {"ttft_ms": None, "tpot_ms": None, "e2e_ms"
 BUNDLED = [(500 + chunk * 2000 / 24, 4) for chunk in range(25)]
 
 
-def figures(
+def metrics(
     tool: str, records: Sequence[RequestRecord], **limits: float
 ) -> dict[str, float | None]:
-    """Return the tool's figures of these records by name."""
-    told = DIALECTS[tool].figures(requests_of(table_of(records)), {**NO_LIMITS, **limits})
-    named = [(figure.name, figure.value) for figure in told]
+    """Return the tool's metrics of these records by name."""
+    found = DIALECTS[tool].metrics(requests_of(table_of(records)), {**NO_LIMITS, **limits})
+    named = [(metric.name, metric.value) for metric in found]
     assert len(dict(named)) == len(named)
     return dict(named)
 
@@ -92,7 +92,7 @@ def answer(index: int, first_ms: float, last_ms: float, tokens: int, **more: Any
 )
 def test_one_stream_has_as_many_answers_as_tools(tool: str, expected: dict[str, float]) -> None:
     """A stream of bundled tokens comes out as each tool's own definitions have it."""
-    found = figures(tool, [known_record(0, BUNDLED, closed_ms=2560)])
+    found = metrics(tool, [known_record(0, BUNDLED, closed_ms=2560)])
 
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-6)
 
@@ -122,7 +122,7 @@ def test_what_counts_as_failed(tool: str, counts: dict[str, int]) -> None:
         None, "error_event", "aborted", "no_token", "http_500", "cancelled", "connection_reset"
     )
 
-    found = figures(tool, records)
+    found = metrics(tool, records)
 
     assert {name: found[name] for name in counts} == counts
 
@@ -131,8 +131,8 @@ def test_sglang_takes_an_empty_answer_for_one_with_ttft_zero() -> None:
     """An answer without any token is in its mean TTFT, as 0; vLLM leaves it out."""
     records = kinds(None, "no_token")
 
-    assert figures("sglang", records)["Mean TTFT (ms)"] == 50
-    assert figures("vllm", records)["Mean TTFT (ms)"] == 100
+    assert metrics("sglang", records)["Mean TTFT (ms)"] == 50
+    assert metrics("vllm", records)["Mean TTFT (ms)"] == 100
 
 
 def test_sglang_takes_the_length_that_was_asked_for() -> None:
@@ -140,7 +140,7 @@ def test_sglang_takes_the_length_that_was_asked_for() -> None:
     early = answer(0, 100, 500, 5, asked_tokens=50, closed_ms=590)
     later = answer(1, 700, 900, 3, asked_tokens=30, conversation="c0000", turn=1, sent_ms=600)
 
-    alone, chat = figures("sglang", [early]), figures("sglang", [early, later])
+    alone, chat = metrics("sglang", [early]), metrics("sglang", [early, later])
 
     assert alone["Total generated tokens"] == 50
     assert alone["Mean TPOT (ms)"] == pytest.approx(490 / 49)
@@ -154,8 +154,8 @@ def test_an_answer_of_one_token_has_no_pace() -> None:
     records = [answer(0, 100, 100, 1), answer(1, 100, 500, 5), answer(2, 100, 900, 5)]
     goal = {"tpot_ms": 150.0}
 
-    vllm, sglang = figures("vllm", records, **goal), figures("sglang", records, **goal)
-    aiperf, guidellm = figures("aiperf", records, **goal), figures("guidellm", records, **goal)
+    vllm, sglang = metrics("vllm", records, **goal), metrics("sglang", records, **goal)
+    aiperf, guidellm = metrics("aiperf", records, **goal), metrics("guidellm", records, **goal)
 
     assert vllm["Mean TPOT (ms)"] == sglang["Mean TPOT (ms)"] == 150  # of 100 and 200
     assert aiperf["Inter Token Latency (ms) avg"] == 150
@@ -170,35 +170,35 @@ def test_goodput_counts_failures_as_each_tool_does() -> None:
     records = [answer(0, 100, 500, 5), *kinds("http_500", "cancelled")[:2]]
     goal = {"e2e_ms": 500.0}  # kept by a figure that equals it
 
-    assert figures("vllm", records, **goal)["Request goodput (req/s)"] == pytest.approx(1)
-    assert figures("sglang", records, **goal)["SLO attainment (%)"] == pytest.approx(100 / 3)
-    aiperf = figures("aiperf", records, **goal)
+    assert metrics("vllm", records, **goal)["Request goodput (req/s)"] == pytest.approx(1)
+    assert metrics("sglang", records, **goal)["SLO attainment (%)"] == pytest.approx(100 / 3)
+    aiperf = metrics("aiperf", records, **goal)
     assert aiperf["Goodput (requests/sec)"] == pytest.approx(2)  # its half second has no failures
     assert aiperf["Good Request Fraction (ratio)"] == pytest.approx(1 / 3)
-    assert figures("guidellm", records, **goal)["Goodput Attainment %"] == 50  # cancelled left out
-    assert "Request goodput (req/s)" not in figures("vllm", records)
+    assert metrics("guidellm", records, **goal)["Goodput Attainment %"] == 50  # cancelled left out
+    assert "Request goodput (req/s)" not in metrics("vllm", records)
 
 
 def test_guidellm_weighs_by_tokens_and_takes_ranks() -> None:
     """ITL of 10 ms over 90 gaps and of 100 ms over 10: the mean is 19, no percentile is between."""
     records = [answer(0, 0, 900, 91), answer(1, 0, 1000, 11)]
 
-    found = figures("guidellm", records)
+    found = metrics("guidellm", records)
 
     assert found["ITL ms Mean"] == pytest.approx(19)
     assert (found["ITL ms Mdn"], found["ITL ms p95"]) == pytest.approx((10, 100))
-    assert figures("aiperf", records)["Inter Token Latency (ms) avg"] == pytest.approx(55)
+    assert metrics("aiperf", records)["Inter Token Latency (ms) avg"] == pytest.approx(55)
 
 
 def test_percentiles_between_two_samples() -> None:
     """Of 100 and 200 ms the median is 150 where it is linear, and 100 where it is a rank."""
     records = [answer(0, 100, 300, 3), answer(1, 200, 300, 3)]
 
-    assert figures("vllm", records)["Median TTFT (ms)"] == 150
-    assert figures("vllm", records)["P99 TTFT (ms)"] == pytest.approx(199)
-    assert figures("sglang", records)["P90 TTFT (ms)"] == pytest.approx(190)
-    assert figures("aiperf", records)["Time to First Token (ms) p90"] == pytest.approx(190)
-    guidellm = figures("guidellm", records)
+    assert metrics("vllm", records)["Median TTFT (ms)"] == 150
+    assert metrics("vllm", records)["P99 TTFT (ms)"] == pytest.approx(199)
+    assert metrics("sglang", records)["P90 TTFT (ms)"] == pytest.approx(190)
+    assert metrics("aiperf", records)["Time to First Token (ms) p90"] == pytest.approx(190)
+    guidellm = metrics("guidellm", records)
     assert (guidellm["TTFT ms Mdn"], guidellm["TTFT ms p95"]) == (100, 200)
 
 
@@ -209,14 +209,14 @@ def test_each_tool_has_a_duration_of_its_own() -> None:
         known_record(1, [], sent_ms=300, closed_ms=1000, error_kind="http_500"),
     ]
 
-    vllm, aiperf = figures("vllm", records), figures("aiperf", records)
+    vllm, aiperf = metrics("vllm", records), metrics("aiperf", records)
 
     assert vllm["Benchmark duration (s)"] == 1.0
     assert vllm["Request throughput (req/s)"] == 1.0
-    assert figures("sglang", records)["Output token throughput (tok/s)"] == 4.0
+    assert metrics("sglang", records)["Output token throughput (tok/s)"] == 4.0
     assert aiperf["Benchmark Duration (sec)"] == pytest.approx(0.4)
     assert aiperf["Request Throughput (requests/sec)"] == pytest.approx(2.5)
-    guidellm = figures("guidellm", records)
+    guidellm = metrics("guidellm", records)
     assert guidellm["Requests Per Sec Mean"] == 2.0  # failed ones count
     assert guidellm["Output Tokens Per Sec Mean"] == pytest.approx(4 / 0.8)  # 200 to 1000 ms
 
@@ -229,24 +229,24 @@ def test_time_to_connect_is_inside_where_the_tool_connects() -> None:
         connect_ns=30 * MS,
     )
 
-    assert figures("vllm", [record])["Mean TTFT (ms)"] == 130
-    assert figures("sglang", [record])["Mean E2E Latency (ms)"] == 530
-    assert figures("aiperf", [record])["Request Latency (ms) avg"] == 530
-    assert figures("guidellm", [record])["TTFT ms Mean"] == 100
+    assert metrics("vllm", [record])["Mean TTFT (ms)"] == 130
+    assert metrics("sglang", [record])["Mean E2E Latency (ms)"] == 530
+    assert metrics("aiperf", [record])["Request Latency (ms) avg"] == 530
+    assert metrics("guidellm", [record])["TTFT ms Mean"] == 100
 
 
 def test_requests_at_once_by_instant_or_by_second() -> None:
     """Two that follow each other within a second: one at once for vLLM, two for SGLang."""
     records = [answer(0, 100, 400, 4), answer(1, 500, 800, 4, sent_ms=400)]
 
-    assert figures("vllm", records)["Peak concurrent requests"] == 1
-    assert figures("sglang", records)["Peak concurrent requests"] == 2
+    assert metrics("vllm", records)["Peak concurrent requests"] == 1
+    assert metrics("sglang", records)["Peak concurrent requests"] == 2
 
 
 @pytest.mark.parametrize("tool", DIALECTS)
 def test_nothing_answered_is_no_crash(tool: str) -> None:
     """With no sample a tool prints 0 or leaves the figure out; nothing is NaN."""
-    found = figures(tool, kinds("http_500", "http_500"), ttft_ms=100.0)
+    found = metrics(tool, kinds("http_500", "http_500"), ttft_ms=100.0)
 
     ttft = [value for name, value in found.items() if "TTFT" in name or "First Token" in name]
     assert set(ttft) == ({None} if tool == "aiperf" else {0})

@@ -13,7 +13,7 @@ from harness.cli import main
 from harness.results.analysis import summarize
 from harness.results.dialects import DIALECTS
 from harness.results.dialects.block import dialect_block
-from harness.results.dialects.document import dialect_document
+from harness.results.dialects.document import dialect_report
 from harness.results.store.sweep_folder import create_sweep, write_run, write_sweep
 
 SWEEP = {
@@ -31,14 +31,14 @@ def stored(folder: Path, records: list[Any], **manifest: Any) -> Path:
     create_sweep(folder)
     write_sweep(folder, SWEEP)
     known = known_manifest(**manifest)
-    write_run(folder, known["key"], known, records)
+    write_run(folder, known.key, known, records)
     return folder
 
 
 def beside(folder: Path, tool: str) -> dict[str, dict[str, Any]]:
     """Return the tool's figures of the one run, by name."""
-    (run,) = dialect_document(folder, tool, summarize(folder))["runs"]
-    return {figure["name"]: figure for figure in run["figures"]}
+    (run,) = dialect_report(folder, tool, summarize(folder)).document()["runs"]
+    return {metric["name"]: metric for metric in run["metrics"]}
 
 
 def test_ours_stands_beside_and_a_difference_has_its_reason(tmp_path: Path) -> None:
@@ -100,14 +100,14 @@ def test_no_line_is_wider_than_a_page(tmp_path: Path, tool: str) -> None:
     slo = {"ttft_ms": 4e8, "tpot_ms": 1.0, "e2e_ms": 1e9}
     folder = stored(tmp_path / "s", records, load=OPEN, slo=slo)
     summary = summarize(folder)
-    document = dialect_document(folder, tool, summary)
+    report = dialect_report(folder, tool, summary)
 
-    lines = dialect_block(summary, document).splitlines()
+    lines = dialect_block(summary, report).splitlines()
 
     assert max(map(len, lines)) <= 100
     assert "(SIMULATED)" in lines[0] + lines[1]
-    assert len(document["runs"][0]["figures"]) > 20
-    json.dumps(document, allow_nan=False)
+    assert len(report.runs[0].metrics) > 20
+    json.dumps(report.document(), allow_nan=False)
 
 
 def test_report_prints_the_dialect_below_our_own(
@@ -156,4 +156,4 @@ def test_a_run_without_requests_has_no_figures(tmp_path: Path) -> None:
     """An engine that never started leaves a stored run in which nothing was sent."""
     folder = stored(tmp_path / "s", [], status="failed", reason="did not start")
 
-    assert dialect_document(folder, "vllm", summarize(folder))["runs"] == []
+    assert dialect_report(folder, "vllm", summarize(folder)).runs == ()

@@ -22,6 +22,7 @@ from harness.results.plots.effects import effects_figure
 from harness.results.plots.latency import latency_figure
 from harness.results.plots.throughput import throughput_figure
 from harness.results.report.plot_list import PlannedFigure, planned_figures
+from harness.results.summary import parsed_summary
 
 SIMULATED = make_summary()
 REAL = make_summary(Fixture(simulated=False, blocks=5, skipped="quantization=int8"))
@@ -45,10 +46,10 @@ def look() -> Iterator[None]:
 
 def drawn(summary: dict[str, Any], planned: PlannedFigure) -> Figure:
     if planned.kind == "effects":
-        return effects_figure(summary, planned)
+        return effects_figure(parsed_summary(summary), planned)
     if planned.kind == "throughput":
-        return throughput_figure(summary, planned)
-    return latency_figure(summary, planned, requests())
+        return throughput_figure(parsed_summary(summary), planned)
+    return latency_figure(parsed_summary(summary), planned, requests())
 
 
 @cache
@@ -73,7 +74,9 @@ def words(figure: Figure) -> str:
 
 
 def planned(summary: dict[str, Any], kind: str, place: int = -1) -> PlannedFigure:
-    return [figure for figure in planned_figures(summary) if figure.kind == kind][place]
+    return [figure for figure in planned_figures(parsed_summary(summary)) if figure.kind == kind][
+        place
+    ]
 
 
 KNOWN = {"simulated": SIMULATED, "real": REAL, "open": OPEN, "clients": CLIENTS}
@@ -232,7 +235,7 @@ def test_a_metric_nobody_has_is_a_dash() -> None:
         for key, frame in make_distributions(summary).items()
     }
 
-    figure = latency_figure(summary, planned(summary, "latency", 1), frames)
+    figure = latency_figure(parsed_summary(summary), planned(summary, "latency", 1), frames)
 
     assert words(figure).count("–") == 4
     assert "nan" not in words(figure)
@@ -331,7 +334,7 @@ def test_names_are_drawn_as_they_are_and_never_leave_the_folder(tmp_path: Path) 
         for entry in summary[part]:
             entry["workload"] = f"../../$x_{{{entry['workload']}}}$"
 
-    paths = draw_all(summary, make_distributions(summary), tmp_path)
+    paths = draw_all(parsed_summary(summary), make_distributions(summary), tmp_path)
 
     assert {path.parent for path in paths} == {tmp_path}
     assert len(set(paths)) == 6
@@ -346,7 +349,7 @@ def test_names_that_differ_in_signs_only_get_files_of_their_own() -> None:
         for entry in summary[part]:
             entry["workload"] = {"chat": "a b", "support-bot": "a/b"}[entry["workload"]]
 
-    files = [figure.file for figure in planned_figures(summary)]
+    files = [figure.file for figure in planned_figures(parsed_summary(summary))]
 
     assert len(files) == len(set(files)) == 8
 
@@ -362,9 +365,11 @@ def test_many_loads_are_spread_over_several_figures() -> None:
             for row in rows
         ]
 
-    figures = [figure for figure in planned_figures(summary) if figure.kind == "effects"]
+    figures = [
+        figure for figure in planned_figures(parsed_summary(summary)) if figure.kind == "effects"
+    ]
 
-    loads = [[panel.load["value"] for panel in figure.panels] for figure in figures]
+    loads = [[panel.load.value for panel in figure.panels] for figure in figures]
     assert loads == [[1, 2, 3, 4], [5, 6]] * 2
     assert [figure.first_load for figure in figures] == [0, 4] * 2
     assert "concurrency 6" in words(drawn(summary, figures[1]))
@@ -374,7 +379,7 @@ def test_draw_all_writes_one_readable_png_a_figure(tmp_path: Path) -> None:
     """Eight figures for two workloads at two loads, each 1600 pixels wide and not blank."""
     summary = only(SIMULATED, ["baseline", "baseline-again", "prefix_caching=off"])
 
-    paths = draw_all(summary, make_distributions(summary), tmp_path)
+    paths = draw_all(parsed_summary(summary), make_distributions(summary), tmp_path)
 
     kinds = [path.name.partition("-")[0] for path in paths]
     assert kinds == ["effects"] * 2 + ["throughput"] * 2 + ["latency"] * 4
@@ -388,13 +393,13 @@ def test_nothing_measured_means_no_figures(tmp_path: Path) -> None:
     """A sweep whose arms are all skipped has nothing to draw, and that is no error."""
     summary = only(make_summary(Fixture(skipped="batching=static")), ["batching=static"])
 
-    assert draw_all(summary, {}, tmp_path) == []
+    assert draw_all(parsed_summary(summary), {}, tmp_path) == []
 
 
 def test_drawing_leaves_the_settings_of_matplotlib_alone(tmp_path: Path) -> None:
     """A program that draws for itself finds its own settings again."""
     summary = only(SIMULATED, ["baseline"])
     with mpl.rc_context({"font.size": 23.0}):
-        draw_all(summary, {}, tmp_path)
+        draw_all(parsed_summary(summary), {}, tmp_path)
 
         assert mpl.rcParams["font.size"] == 23.0

@@ -11,6 +11,7 @@ from summaries import ARMS, Fixture, as_open_loop, make_summary, only
 
 from harness.results.report.page import write_report
 from harness.results.report.plot_list import planned_figures
+from harness.results.summary import parsed_summary
 
 VOID_TAGS = {"meta", "img", "br"}
 
@@ -65,10 +66,10 @@ class Page(HTMLParser):
 
 def page(summary: dict[str, Any], folder: Path) -> tuple[str, Page]:
     """Write the report with small pictures in place of the figures, and read it."""
-    plots = [folder / figure.file for figure in planned_figures(summary)]
+    plots = [folder / figure.file for figure in planned_figures(parsed_summary(summary))]
     for plot in plots:
         Image.new("RGB", (4, 4), "white").save(plot)
-    path = write_report(summary, plots, folder / "report.html")
+    path = write_report(parsed_summary(summary), plots, folder / "report.html")
     text = path.read_text(encoding="utf-8")
     return text, Page(text)
 
@@ -106,7 +107,7 @@ def test_all_figures_are_inside_with_title_and_alternative_text(tmp_path: Path) 
     _, found = page(summary, tmp_path)
 
     pictures = [attributes for tag, attributes in found.tags if tag == "img"]
-    figures = planned_figures(summary)
+    figures = planned_figures(parsed_summary(summary))
     assert [picture["alt"] for picture in pictures] == [
         f"{figure.title} (simulated)" for figure in figures
     ]
@@ -142,9 +143,9 @@ def test_whatever_a_user_named_is_text(tmp_path: Path) -> None:
     for entry in [*summary["runs"], *summary["arms"]]:
         entry["reason"] = evil if entry["status"] != "ok" else None
     for run in summary["runs"]:
-        run["checks"] = [{"name": evil, "message": evil, "remedy": evil}]
-        run["evidence"] = {evil: dict.fromkeys(("requested", "effective", "observed"), evil)}
-        run["evidence"][evil]["verdict"] = evil
+        run["warnings"] = [{"name": evil, "message": evil, "remedy": evil}]
+        proof = {"requested": evil, "effective": evil, "observed": 0.0, "verdict": "contradicted"}
+        run["evidence"] = {evil: proof}
         run["skipped_rows"] = {evil: 3}
         run["notes"] = [evil]
 
@@ -328,7 +329,7 @@ def test_without_doubts_the_page_says_that_it_asked(tmp_path: Path) -> None:
     """No doubt is a result too."""
     summary = make_summary()
     for run in summary["runs"]:
-        run["checks"] = []
+        run["warnings"] = []
 
     _, found = page(summary, tmp_path)
 

@@ -17,6 +17,7 @@ from harness.results.report.page import write_report
 from harness.results.report.plot_list import planned_figures
 from harness.results.report.side_by_side import compared_engines, side_by_side
 from harness.results.report.tables import print_summary
+from harness.results.summary import parsed_summary
 
 THREE = ("vllm", "sglang", "tensorrt-llm")
 ARMS = ("baseline", "baseline-again", "prefix_caching=off", "paged_kv=off")
@@ -38,7 +39,7 @@ def of_kind(summary: dict[str, Any], **kinds: str) -> dict[str, Any]:
 
 def printed(summary: dict[str, Any]) -> str:
     text = io.StringIO()
-    print_summary(summary, Console(file=text))
+    print_summary(parsed_summary(summary), Console(file=text))
     return text.getvalue()
 
 
@@ -56,17 +57,17 @@ def test_each_workload_and_load_sets_the_baselines_side_by_side() -> None:
             arm["metrics"]["output_tokens_per_s"] *= 2
             arm["metrics"]["cost_per_million_output_tokens"] = 1.5
 
-    first = side_by_side(summary)[0]
-    rows = dict(first.figures)
+    first = side_by_side(parsed_summary(summary))[0]
+    rows = dict(first.values)
 
-    assert len(side_by_side(summary)) == 4
+    assert len(side_by_side(parsed_summary(summary))) == 4
     assert first.heads == THREE
     assert rows["output tok/s"] == ("48.9", "97.8", "48.9")
     assert rows["TTFT p50, ms"] == ("71.0",) * 3
     assert rows["TPOT p99, ms"][0].startswith("~")
     assert rows["client"] == ("TRUSTED",) * 3
     assert rows["cost per million tokens"] == ("–", "1.50", "–")
-    assert first.remarks == ()
+    assert first.notes == ()
 
 
 def test_each_toggle_has_ratio_verdict_and_proof_of_each_engine() -> None:
@@ -79,7 +80,7 @@ def test_each_toggle_has_ratio_verdict_and_proof_of_each_engine() -> None:
     for arm in gone:
         arm["status"] = "void"
 
-    toggles = dict(side_by_side(summary)[1].toggles)
+    toggles = dict(side_by_side(parsed_summary(summary))[1].toggles)
 
     vllm, sglang, trtllm = toggles["prefix_caching off (on/off)"]
     assert vllm.ratios == ("1.82▲", "0.085▲", "0.72▲")
@@ -93,13 +94,15 @@ def test_terminal_and_page_show_the_same(tmp_path: Path) -> None:
     summary = three()
 
     text = printed(summary)
-    page = write_report(summary, [], tmp_path / "report.html").read_text(encoding="utf-8")
+    page = write_report(parsed_summary(summary), [], tmp_path / "report.html").read_text(
+        encoding="utf-8"
+    )
 
     assert max(map(len, text.splitlines())) <= 100
     assert text.count("\nengines · ") == 4
     assert set(heads(text)) == {("baseline", *THREE)}
     assert '<section id="engines">' in page
-    for name, _ in side_by_side(summary)[0].figures:
+    for name, _ in side_by_side(parsed_summary(summary))[0].values:
         assert name in page
         assert name in text
 
@@ -122,10 +125,14 @@ def test_a_stand_in_is_beside_no_real_engine(tmp_path: Path) -> None:
     summary = of_kind(three(), sglang="stand-in")
 
     text = printed(summary)
-    page = write_report(summary, [], tmp_path / "report.html").read_text(encoding="utf-8")
+    page = write_report(parsed_summary(summary), [], tmp_path / "report.html").read_text(
+        encoding="utf-8"
+    )
 
-    assert compared_engines(summary) == ["vllm", "tensorrt-llm"]
-    assert all(one.engines == ("vllm", "tensorrt-llm") for one in side_by_side(summary))
+    assert compared_engines(parsed_summary(summary)) == ["vllm", "tensorrt-llm"]
+    assert all(
+        one.engines == ("vllm", "tensorrt-llm") for one in side_by_side(parsed_summary(summary))
+    )
     for shown in (text, page):
         told = "in no comparison of engines: sglang (STAND-IN: its times are nobody's)"
         assert told in html.unescape(shown)
@@ -135,20 +142,20 @@ def test_a_stand_in_leaves_no_comparison_for_one_real_engine() -> None:
     """Two engines of which one is a stand-in are one engine."""
     summary = of_kind(make_summary(Fixture(labels=("vllm", "sglang"))), sglang="stand-in")
 
-    assert side_by_side(summary) == []
-    assert "engines" not in {figure.kind for figure in planned_figures(summary)}
+    assert side_by_side(parsed_summary(summary)) == []
+    assert "engines" not in {figure.kind for figure in planned_figures(parsed_summary(summary))}
 
 
 def test_engines_of_other_kinds_carry_a_mark() -> None:
     """Computed times stand beside measured ones with their kind in the head, and a warning."""
     summary = of_kind(three(), sglang="simulated")
 
-    first = side_by_side(summary)[0]
+    first = side_by_side(parsed_summary(summary))[0]
 
     assert first.heads == ("vllm (real)", "sglang (SIMULATED)", "tensorrt-llm (real)")
-    assert "not of one kind" in first.remarks[0]
+    assert "not of one kind" in first.notes[0]
     assert "not of one kind" in " ".join(printed(summary).split())
-    [figure, _] = [one for one in planned_figures(summary) if one.kind == "engines"]
+    [figure, _] = [one for one in planned_figures(parsed_summary(summary)) if one.kind == "engines"]
     assert "Not of one kind" in figure.caption
 
 
@@ -160,7 +167,7 @@ def test_engines_that_were_not_asked_the_same_are_marked() -> None:
         run["counts"] = {**run["counts"], "prompt_tokens": longer * run["counts"]["ok"]}
         run["toggles"] = {"overlap_scheduling": "off" if run["label"] == "vllm" else "on"}
 
-    remarks = " ".join(side_by_side(summary)[0].remarks)
+    remarks = " ".join(side_by_side(parsed_summary(summary))[0].notes)
 
     assert "prompt tokens a request: 512 (vllm), 1,024 (sglang), 512 (tensorrt-llm)" in remarks
     assert "baseline overlap_scheduling: off (vllm), on (sglang), on (tensorrt-llm)" in remarks
@@ -172,15 +179,16 @@ def test_a_figure_shows_the_baselines_of_all_engines(
 ) -> None:
     """One figure a workload, first of all; an engine with other figures gives other pixels."""
     summary = three()
-    first = planned_figures(summary)[:2]
-    monkeypatch.setattr("harness.results.plots.draw.planned_figures", lambda _: first)
+    monkeypatch.setattr(
+        "harness.results.plots.draw.planned_figures", lambda of: planned_figures(of)[:2]
+    )
 
-    plots = draw_all(summary, {}, tmp_path)
+    plots = draw_all(parsed_summary(summary), {}, tmp_path)
     before = plots[0].read_bytes()
     for arm in summary["arms"]:
         if arm["label"] == "sglang":
             arm["metrics"]["output_tokens_per_s"] *= 3
-    again = draw_all(summary, {}, tmp_path)
+    again = draw_all(parsed_summary(summary), {}, tmp_path)
 
     assert [plot.name for plot in plots] == ["engines-support-bot.png", "engines-chat.png"]
     with Image.open(plots[0]) as picture:

@@ -9,6 +9,7 @@ from rich.console import Console
 from summaries import ARMS, Fixture, as_open_loop, make_summary, only
 
 from harness.results.report.tables import print_summary
+from harness.results.summary import parsed_summary
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +20,7 @@ def no_width(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def printed(summary: dict[str, Any], **console: Any) -> str:
     file = io.StringIO()
-    print_summary(summary, Console(file=file, color_system=None, **console))
+    print_summary(parsed_summary(summary), Console(file=file, color_system=None, **console))
     return file.getvalue()
 
 
@@ -219,8 +220,8 @@ def test_many_lost_blocks_of_one_reason_are_one_line() -> None:
 def test_messages_that_differ_in_their_numbers_are_cut_to_a_few() -> None:
     """Of 90 messages of one check the terminal shows two and the number of the others."""
     summary = make_summary()
-    for i, run in enumerate(run for run in summary["runs"] if run["checks"]):
-        run["checks"][0]["message"] = f"sent {i} ms late"
+    for i, run in enumerate(run for run in summary["runs"] if run["warnings"]):
+        run["warnings"][0]["message"] = f"sent {i} ms late"
 
     lines = [line for line in printed(summary).splitlines() if line.startswith("doubt: ")]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from known_runs import known_manifest, steady_records
+from known_runs import known_manifest, manifest_facts, steady_records
 
 from harness.results.store import sweep_folder as store
 from harness.results.store.sweep_folder import (
@@ -61,14 +61,14 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None
 
 def test_a_run_comes_back_as_it_was_written(sweep_dir: Path) -> None:
     """Manifest and records of a stored run are read again, and nothing is left beside them."""
-    key = known_manifest()["key"]
+    key = known_manifest().key
 
     folder = write_run(sweep_dir, key, known_manifest(), steady_records(2, 3))
 
     assert folder == run_folder(sweep_dir, key) == sweep_dir / key[:12]
     (run,) = read_runs(sweep_dir)
-    assert {**known_manifest(), **run.manifest} == run.manifest
-    assert set(run.manifest) - set(known_manifest()) == {"records_sha256"}
+    assert run.manifest.records_sha256 is not None
+    assert run.manifest.model_copy(update={"records_sha256": None}) == known_manifest()
     assert len(run.records) == 6
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "records.parquet"]
     assert sorted(path.name for path in sweep_dir.iterdir()) == [key[:12], "sweep.json"]
@@ -78,16 +78,16 @@ def test_a_run_without_requests_can_be_stored(sweep_dir: Path) -> None:
     """A run that failed before it sent anything keeps its manifest and its reason."""
     manifest = known_manifest(status="failed", reason="the engine died")
 
-    write_run(sweep_dir, manifest["key"], manifest, [])
+    write_run(sweep_dir, manifest.key, manifest, [])
 
     (run,) = read_runs(sweep_dir)
-    assert run.manifest["reason"] == "the engine died"
+    assert run.manifest.reason == "the engine died"
     assert len(run.records) == 0
 
 
 def test_a_run_is_never_written_twice(sweep_dir: Path) -> None:
     """A finished run cannot be replaced."""
-    key = known_manifest()["key"]
+    key = known_manifest().key
     write_run(sweep_dir, key, known_manifest(), steady_records(2, 3))
 
     with pytest.raises(StoreError, match="stored already"):
@@ -102,7 +102,7 @@ def test_a_killed_writer_leaves_no_half_run(
     sweep_dir: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """A write cut off before its last step is no run to a reader, and can be done again."""
-    key = known_manifest()["key"]
+    key = known_manifest().key
 
     def die(*_: object) -> Path:
         raise KeyboardInterrupt
@@ -115,20 +115,20 @@ def test_a_killed_writer_leaves_no_half_run(
     assert list(read_runs(sweep_dir)) == []
 
     write_run(sweep_dir, key, known_manifest(), steady_records(2, 3))
-    assert [run.manifest["key"] for run in read_runs(sweep_dir)] == [key]
+    assert [run.manifest.key for run in read_runs(sweep_dir)] == [key]
     assert len(list(sweep_dir.iterdir())) == 2
 
 
 def test_what_a_killed_process_left_is_no_run(sweep_dir: Path) -> None:
     """Who is killed outright clears nothing up: no reader takes it for a run, a writer goes on."""
-    key = known_manifest()["key"]
+    key = known_manifest().key
     folder = write_run(sweep_dir, key, known_manifest(), steady_records(2, 3))
     folder.rename(sweep_dir / f".{folder.name}.partial")
 
     assert list(read_runs(sweep_dir)) == []
     write_run(sweep_dir, key, known_manifest(), steady_records(2, 3))
 
-    assert [run.manifest["key"] for run in read_runs(sweep_dir)] == [key]
+    assert [run.manifest.key for run in read_runs(sweep_dir)] == [key]
     assert len(list(sweep_dir.iterdir())) == 2
 
 
@@ -141,7 +141,7 @@ def test_runs_are_read_one_at_a_time(sweep_dir: Path) -> None:
 
     runs = read_runs(sweep_dir)
 
-    assert next(runs).manifest["key"] == "a" * 16
+    assert next(runs).manifest.key == "a" * 16
     with pytest.raises(StoreError, match=r"b{12}/records\.parquet: not the records that"):
         next(runs)
 
@@ -206,7 +206,7 @@ def test_another_format_is_refused_with_what_to_do(
 def test_a_run_of_another_format_is_refused(sweep_dir: Path) -> None:
     """A manifest of a later version is not guessed at."""
     folder = write_run(sweep_dir, "k" * 12, known_manifest(), [])
-    write_json(folder / "manifest.json", known_manifest(format=7))
+    write_json(folder / "manifest.json", manifest_facts(format=7))
 
     with pytest.raises(StoreError, match=r"manifest\.json: format 7"):
         list(read_runs(sweep_dir))

@@ -10,11 +10,11 @@ from known_runs import known_manifest, known_record, steady_records
 
 from harness.adapters.base import Target
 from harness.experiment.request_facts import prompt_counts
-from harness.results.metrics import run_figures
+from harness.results.metrics import run_metrics
 from harness.results.store.parquet import table_of
 from harness.results.store.records import UNBELIEVED, RequestRecord
-from harness.results.warnings.checks import doubts
-from harness.results.warnings.warning import RunWarning
+from harness.results.summary import RunWarning
+from harness.results.warnings.checks import run_warnings
 from harness.workloads.base import Conversation, Segment, Turn
 
 NAMES = {
@@ -30,7 +30,7 @@ def doubts_of(*changed: RequestRecord, **manifest: Any) -> dict[str, RunWarning]
     """The doubts of these answers among 600 good ones, of the kinds that are tested here."""
     whole = known_manifest(**manifest)
     records = [*steady_records(2, 301), *changed]
-    found = doubts(run_figures(table_of(records), whole), whole)
+    found = run_warnings(run_metrics(table_of(records), whole), whole)
     return {doubt.name: doubt for doubt in found if doubt.name in NAMES}
 
 
@@ -63,7 +63,7 @@ def test_a_count_that_was_not_believed_is_told_and_is_not_missing() -> None:
     """The server did send a usage: to ask for one would be no remedy."""
     whole = known_manifest()
     records = [*steady_records(2, 301), odd_record(output_tokens_source=UNBELIEVED)]
-    names = {doubt.name for doubt in doubts(run_figures(table_of(records), whole), whole)}
+    names = {doubt.name for doubt in run_warnings(run_metrics(table_of(records), whole), whole)}
 
     assert "usage_unbelieved" in names
     assert "usage_missing" not in names

@@ -6,20 +6,31 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from known_runs import CLOSED, OPEN, known_manifest, known_record, steady_records
+from known_runs import (
+    CLOSED,
+    OPEN,
+    flips,
+    known_manifest,
+    known_record,
+    known_row,
+    steady_records,
+)
 
-from harness.results.metrics import run_figures
+from harness.results.metrics import run_metrics
+from harness.results.store.manifest import Evidence
 from harness.results.store.parquet import table_of
 from harness.results.store.records import RequestRecord
-from harness.results.warnings.checks import doubts
+from harness.results.summary import RunRow, RunWarning
+from harness.results.warnings.checks import run_warnings
 from harness.results.warnings.flip_checks import same_settings
-from harness.results.warnings.warning import RunWarning
+
+FLIP = {"value": "off", "base": "on"}
 
 
 def doubts_of(records: Sequence[RequestRecord], **manifest: Any) -> dict[str, RunWarning]:
     """Return the doubts about a run of these records, by name."""
     whole = known_manifest(**manifest)
-    return {d.name: d for d in doubts(run_figures(table_of(records), whole), whole)}
+    return {d.name: d for d in run_warnings(run_metrics(table_of(records), whole), whole)}
 
 
 def test_a_good_run_raises_no_doubt() -> None:
@@ -205,12 +216,17 @@ def test_hits_up_to_the_ceiling_and_in_finer_blocks_are_no_doubt() -> None:
 
 def test_a_flip_that_the_load_could_not_show_is_named() -> None:
     """Only flipped toggles are doubted: what the baseline has as well is no news."""
-    idle = {"verdict": "not exercised", "requested": "off", "effective": "off"}
+    idle = {
+        "verdict": "not exercised",
+        "requested": "off",
+        "effective": "off",
+        "observed": None,
+    }
     evidence = {"speculative": idle, "prefix_caching": idle | {"verdict": "verified"}}
     evidence["chunked_prefill"] = idle
-    flips: dict[str, Any] = {name: {} for name in ("speculative", "prefix_caching")}
+    flipped = dict.fromkeys(("speculative", "prefix_caching"), FLIP)
 
-    found = doubts_of(steady_records(2, 301), evidence=evidence, flipped=flips)
+    found = doubts_of(steady_records(2, 301), evidence=evidence, flipped=flipped)
 
     assert set(found) == {"toggle_not_exercised"}
     assert found["toggle_not_exercised"].message.endswith("took effect: speculative")
@@ -229,12 +245,17 @@ def test_a_flip_without_a_counter_is_never_passed_off_as_proven(
     effective: str | None, kind: str, said: str | None
 ) -> None:
     """The engine's own word is told as a claim; what is simulated is made from the settings."""
-    proof = {"verdict": "unverifiable", "requested": "fp8", "effective": effective}
+    proof = {
+        "verdict": "unverifiable",
+        "requested": "fp8",
+        "effective": effective,
+        "observed": None,
+    }
 
     found = doubts_of(
         steady_records(2, 301),
         evidence={"kv_cache_dtype": proof},
-        flipped={"kv_cache_dtype": {}},
+        flipped={"kv_cache_dtype": FLIP},
         engine_kind=kind,
     )
 
@@ -249,12 +270,22 @@ def test_a_run_that_sent_nothing_is_doubted_once() -> None:
 
 
 def _arm(
-    arm: str, effective: Mapping[str, str | None], flipped: str | None = None
-) -> dict[str, Any]:
-    evidence = {toggle: {"effective": value} for toggle, value in effective.items()}
-    flips: dict[str, Any] = {} if flipped is None else {flipped: {}}
-    asked = {"arm": arm}  # each its own
-    return known_manifest(key=arm, arm=arm, evidence=evidence, flipped=flips, toggles=asked)
+    arm: str,
+    effective: Mapping[str, str | None],
+    flipped: str | None = None,
+    toggles: Mapping[str, str] | None = None,
+) -> RunRow:
+    evidence = {
+        toggle: Evidence(requested="on", effective=value, observed=None, verdict="unverifiable")
+        for toggle, value in effective.items()
+    }
+    return known_row(
+        key=arm,
+        arm=arm,
+        evidence=evidence,
+        flipped=flips({} if flipped is None else {flipped: FLIP}),
+        toggles=toggles or {"arm": arm},  # each its own
+    )
 
 
 def test_two_labels_for_one_setting_are_noticed() -> None:
@@ -489,8 +520,8 @@ def test_two_flips_of_which_one_drags_the_other_along_are_one_arm_twice() -> Non
     """The engine did what was asked: nothing is wrong with it, two arms ask for the same."""
     both = {"paged_kv": "off", "prefix_caching": "off"}
     runs = [
-        {**_arm("paged_kv=off", {**both}), "toggles": both},
-        {**_arm("paged_kv=off+prefix_caching=off", {**both}), "toggles": both},
+        _arm("paged_kv=off", both, toggles=both),
+        _arm("paged_kv=off+prefix_caching=off", both, toggles=both),
     ]
 
     found = same_settings(runs)

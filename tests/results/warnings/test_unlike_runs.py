@@ -6,20 +6,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from known_runs import known_row
 
 from harness.results.analysis import summarize
+from harness.results.summary import RequestCounts, RunRow
 from harness.results.warnings.unlike_runs import unlike_runs
 from tests.results.test_analysis import store_sweep
 
 
-def run(arm: str, **changes: Any) -> dict[str, Any]:
-    counts = {"ok": 8, "failed": 0, "prompt_tokens": 8 * 512}
-    return {"key": arm, "arm": arm, "seed": 7, "status": "ok", "counts": counts, **changes}
+def counted(ok: int, failed: int, prompt_tokens: int | None) -> RequestCounts:
+    return RequestCounts(
+        sent=ok + failed,
+        measured=ok,
+        ok=ok,
+        failed=failed,
+        prompt_tokens=prompt_tokens,
+        output_tokens=None,
+        duration_s=None,
+    )
+
+
+def run(arm: str, **changes: Any) -> RunRow:
+    counts = counted(8, 0, 8 * 512)
+    return known_row(**{"key": arm, "arm": arm, "seed": 7, "counts": counts, **changes})
 
 
 def test_other_prompts_are_named_with_both_lengths() -> None:
     """A gain that comes with prompts of another length is no gain of the toggle."""
-    longer = {"ok": 8, "failed": 0, "prompt_tokens": 8 * 1024}
+    longer = counted(8, 0, 8 * 1024)
 
     found = unlike_runs([run("baseline"), run("prefix_caching=off", counts=longer)])
 
@@ -38,13 +52,13 @@ def test_another_seed_asked_something_else() -> None:
 @pytest.mark.parametrize(
     "counts",
     [
-        {"ok": 8, "failed": 0, "prompt_tokens": 8 * 512 + 8},  # a token of its own a prompt
-        {"ok": 4, "failed": 4, "prompt_tokens": 4 * 1024},  # the short ones failed
-        {"ok": 8, "failed": 0, "prompt_tokens": None},  # the server does not count them
+        counted(8, 0, 8 * 512 + 8),  # a token of its own a prompt
+        counted(4, 4, 4 * 1024),  # the short ones failed
+        counted(8, 0, None),  # the server does not count them
         None,
     ],
 )
-def test_what_need_not_be_unlike_is_compared(counts: dict[str, Any] | None) -> None:
+def test_what_need_not_be_unlike_is_compared(counts: RequestCounts | None) -> None:
     """Nothing is held against a run that may well have been asked the same."""
     assert unlike_runs([run("baseline"), run("prefix_caching=off", counts=counts)]) == {}
 
@@ -60,10 +74,10 @@ def test_unlike_runs_have_a_doubt_and_no_effect(tmp_path: Path) -> None:
     def other_seed(manifest: dict[str, Any]) -> dict[str, Any]:
         return {**manifest, "seed": 1} if manifest["arm"] == "prefix_caching=off" else manifest
 
-    summary = summarize(store_sweep(tmp_path / "sweep", change=other_seed))
+    summary = summarize(store_sweep(tmp_path / "sweep", change=other_seed)).document()
 
     doubted = {
-        r["arm"] for r in summary["runs"] if "unlike_runs" in {c["name"] for c in r["checks"]}
+        r["arm"] for r in summary["runs"] if "unlike_runs" in {c["name"] for c in r["warnings"]}
     }
     assert doubted == {"prefix_caching=off"}
     assert {effect["arm"] for effect in summary["effects"]} == {"baseline-again"}

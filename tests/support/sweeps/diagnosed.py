@@ -71,7 +71,7 @@ def play(folder: Path, **sections: str) -> Path:
 
 def diagnosed(folder: Path, **sections: str) -> dict[str, dict[str, Any]]:
     """Return arm → what is found in its run."""
-    document = diagnosis(play(folder, **sections))
+    document = diagnosis(play(folder, **sections)).document()
     return {run["arm"]: run for run in document["runs"]}
 
 

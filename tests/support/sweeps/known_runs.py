@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from harness.results.rows import planned_run
+from harness.results.store.manifest import RunManifest, ToggleFlip, manifest_of
 from harness.results.store.records import RequestRecord
+from harness.results.summary import AnalysedRun, RunRow, Values
 
 MS = 1_000_000  # nanoseconds
 
@@ -79,8 +83,13 @@ CLOSED = {"mode": "concurrency", "value": 2, "requests": 8, "arrivals": "closed"
 OPEN = {"mode": "rate", "value": 10.0, "requests": 8, "arrivals": "poisson", "warmup": 0}
 
 
-def known_manifest(**changes: Any) -> dict[str, Any]:
+def known_manifest(**changes: Any) -> RunManifest:
     """Return the manifest of a baseline run in closed loop at concurrency 2, with `changes`."""
+    return manifest_of(manifest_facts(**changes))
+
+
+def manifest_facts(**changes: Any) -> dict[str, Any]:
+    """Return that manifest as plain values."""
     manifest: dict[str, Any] = {
         "format": 1,
         "key": "0123456789abcdef",
@@ -113,6 +122,23 @@ def known_manifest(**changes: Any) -> dict[str, Any]:
         "price_per_gpu_hour": None,
     }
     return {**manifest, **changes}
+
+
+def known_row(**changes: Any) -> RunRow:
+    """Return the row of that run, as if it had come out ok, with `changes`."""
+    row = planned_run(known_manifest()).row
+    return replace(row, **{"status": "ok", "reason": None, **changes})
+
+
+def analysed(values: Values, *, clock: str | None = None, **changes: Any) -> AnalysedRun:
+    """Return a run with these metrics, its row with `changes`."""
+    run = planned_run(known_manifest())
+    return replace(run, row=known_row(**changes), metrics=values, clock=clock)
+
+
+def flips(flipped: Mapping[str, Mapping[str, Any]]) -> dict[str, ToggleFlip]:
+    """Return `flipped` of a row from plain values."""
+    return {toggle: ToggleFlip(**flip) for toggle, flip in flipped.items()}
 
 
 def known_worker(**changes: Any) -> dict[str, Any]:

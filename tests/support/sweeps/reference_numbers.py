@@ -139,7 +139,9 @@ def one_user() -> str:
 def whole_run(folder: Path) -> dict[str, Any]:
     """Return the metrics of a whole run of the embedded engine, prefills and all."""
     [row] = [
-        one for one in summarize(play(folder, **WHOLE_RUN))["runs"] if one["arm"] == "baseline"
+        one
+        for one in summarize(play(folder, **WHOLE_RUN)).document()["runs"]
+        if one["arm"] == "baseline"
     ]
     metrics: dict[str, Any] = row["metrics"]
     return metrics

@@ -43,4 +43,4 @@ def swept(folder: Path, text: str) -> Mapping[str, Mapping[str, Any]]:
     path.write_text(text, encoding="utf-8")
     adapters: dict[str, EngineAdapter] = {name: kind() for name, kind in ENGINES.items()}
     Sweep(make_plan(load_sweep(path), adapters), adapters, folder / "out").run(_Quiet())
-    return {run.manifest["arm"]: run.manifest for run in read_runs(folder / "out")}
+    return {run.manifest.arm: run.manifest.model_dump() for run in read_runs(folder / "out")}

@@ -18,6 +18,8 @@ import pandas as pd
 
 from harness.results.client.certificate import uncertified
 from harness.results.names import HIGHER, headline_metrics, kind
+from harness.results.store import LoadFacts
+from harness.results.summary import SCHEMA_VERSION, document_of
 
 # arm: (toggle, value, base, implied, factor on throughput at low and high load, on TTFT, on TPOT)
 SWITCH: tuple[str, str, dict[str, str]] = ("off", "on", {})
@@ -92,7 +94,7 @@ def certificate_of(lag_ms: float) -> dict[str, Any]:
     return {
         "verdict": verdict,
         "reasons": [] if verdict == "TRUSTED" else [reason],
-        "figures": {
+        "measured": {
             "send_delay": {"value": 0.4, "unit": "ms", **bounds},
             "loop_lag": {"value": lag_ms, "unit": "ms", **bounds},
             "cpu": {"value": 0.31, "unit": "share", "degraded": 0.8, "invalid": 0.95},
@@ -113,7 +115,7 @@ def make_summary(fixture: Fixture | None = None) -> dict[str, Any]:
     ]
     kind = "simulated" if fixture.simulated else "real"
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "name": "quickstart",
         "file": "quickstart.yaml",
         "simulated": fixture.simulated,
@@ -124,6 +126,9 @@ def make_summary(fixture: Fixture | None = None) -> dict[str, Any]:
         "seed": 0,
         "slo": {"ttft_ms": 1000, "tpot_ms": 50, "e2e_ms": 30_000},
         "price_per_gpu_hour": None,
+        "cache": None,
+        "history": "recorded",
+        "stand_in": False,
         "assumptions": ASSUMPTIONS if fixture.simulated else [],
         "notes": ["history is recorded: live chat would reuse its answers as well"],
         "margin": 0.03,
@@ -177,9 +182,11 @@ class _Cell:
     def certificate(self) -> dict[str, Any]:
         """The certificate of each of its runs: none where all is simulated."""
         if self.fixture.simulated:
-            return uncertified("virtual_time", "virtual time: there is none to certify")
+            return document_of(
+                uncertified("virtual_time", "virtual time: there is none to certify")
+            )
         if self.status == "skipped":
-            return uncertified("not_run", "not run")
+            return document_of(uncertified("not_run", "not run"))
         second = self.workload == "chat" and self.level == 1
         if self.status == "invalid":
             return certificate_of(lag_ms=95.0)
@@ -222,13 +229,15 @@ class _Cell:
             "total_tokens_per_s": 9 * tokens_per_s,
             "total_tokens_per_s_per_gpu": 9 * tokens_per_s / self.gpus,
             "requests_per_s": tokens_per_s / 256,
+            "requests_per_s_whole_run": tokens_per_s / 270,
             "goodput_rps": tokens_per_s / 256 * 0.91,
             "goodput_share": 0.91,
             "prefix_hit_rate": 0.0 if "prefix_caching=off" in self.arm else 0.83,
             "prefix_hit_ceiling": 0.94,
             "acceptance_rate": 0.78 if self.arm.startswith("speculative") else None,
             "mean_accepted_length": 3.4 if self.arm.startswith("speculative") else None,
-            "preemptions": 12.0 if self.level else 0.0,
+            "completed": self.counts["ok"],
+            "preemptions": 12 if self.level else 0,
             "cost_per_million_output_tokens": None,
         }
 
@@ -261,13 +270,17 @@ class _Cell:
             "e2e_ms": around(ttft_ms + 250 * tpot_ms, 0.3),
             "scheduled_e2e_ms": None,
             "tail_ms": around(0.4, 0.1),
+            "send_delay_ms": None,
+            "slo_ttft_ms": None,
+            "slo_e2e_ms": None,
         }
 
     @property
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, Any]:
         sent = int(LOADS[self.level]["requests"])  # type: ignore[call-overload] # mixed values
         measured = sent - 100 if self.level else sent
-        return {"sent": sent, "measured": measured, "ok": sent - 1, "failed": 1}
+        tokens = {"prompt_tokens": None, "output_tokens": None, "duration_s": None}
+        return {"sent": sent, "measured": measured, "ok": sent - 1, "failed": 1, **tokens}
 
     def runs(self, kind: str) -> list[dict[str, Any]]:
         """Return the runs of this arm, one a block; a skipped arm has one without figures."""
@@ -287,6 +300,10 @@ class _Cell:
             "start_s": 0.0 if whole else 2.5,
             "end_s": 61.25,
             "reason": "2 requests were sent after the ramp, fewer than 3 a slot" if whole else None,
+            "length_s": None,
+            "requests_ended": 0,
+            "output_tokens": None,
+            "prompt_tokens": None,
         }
         return {
             "key": hashlib.sha256(name.encode()).hexdigest()[:16],
@@ -306,15 +323,18 @@ class _Cell:
             "certificate": self.certificate,
             "evidence": {} if skipped else self._evidence(),
             "metrics": None if skipped else metrics,
-            "checks": [] if skipped else self._checks(),
+            "warnings": [] if skipped else self._warnings(),
             "window": None if skipped else window,
             "counts": None if skipped else self.counts,
             "gpus": self.gpus,
             "skipped_rows": {},
             "notes": [],
+            "cache": None,
+            "failure_samples": {},
+            "prediction": None,
         }
 
-    def _checks(self) -> list[dict[str, str]]:
+    def _warnings(self) -> list[dict[str, str]]:
         if self.level:
             return []
         return [
@@ -365,6 +385,8 @@ class _Cell:
             "gpus": self.gpus,
             "flipped": self.flipped,
             "metrics": metrics if fine else dict.fromkeys(metrics),
+            "predicted": None,
+            "roof": None,
             "p99_reliable": self.level == 1,
         }
 
@@ -376,7 +398,7 @@ class _Cell:
         own = self.arm_row()["metrics"]
         return [
             self._effect(metric, base[metric], own[metric])
-            for metric in headline_metrics(LOADS[self.level])
+            for metric in headline_metrics(LoadFacts.model_validate(LOADS[self.level]))
         ]
 
     def _effect(self, metric: str, baseline: float, treated: float) -> dict[str, Any]:
@@ -400,6 +422,7 @@ class _Cell:
             "load": LOADS[self.level],
             "metric": metric,
             "unit": kind(metric).unit,
+            "others_flipped": False,
             "baseline": baseline,
             "treated": treated,
             "ratio": ratio,
@@ -408,6 +431,10 @@ class _Cell:
             "p_adjusted": None,
             "n_blocks": self.fixture.blocks,
             "verdict": self._verdict(metric, low, high),
+            "predicted": None,
+            "predicted_low": None,
+            "predicted_high": None,
+            "outside": None,
         }
 
     def _verdict(self, metric: str, low: float, high: float) -> str | None:
@@ -434,6 +461,9 @@ def as_open_loop(summary: dict[str, Any]) -> dict[str, Any]:
     copy: dict[str, Any] = json.loads(json.dumps(summary).replace('"ttft_ms', '"scheduled_ttft_ms'))
     for row in [*copy["runs"], *copy["arms"], *copy["effects"]]:
         row["load"] = {**row["load"], "mode": "rate", "arrivals": "poisson", "duration_s": 300.0}
+    copy["slo"] = summary["slo"]
+    for run in copy["runs"]:
+        run["metrics"] = run["metrics"] and {**run["metrics"], "ttft_ms": None}
     for arm in copy["arms"]:
         arm["metrics"]["ttft_ms.p50"] = arm["metrics"]["ttft_ms.p99"] = None
     return copy

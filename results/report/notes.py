@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from typing import NamedTuple
 
 from harness.results.effects import CONTROL, VERDICT_BLOCKS
-from harness.results.names import is_open_loop
 from harness.results.panels import VERDICT_MARKS, Panel, arm_key, arm_title, labels, may_be_none
-from harness.results.report.client_remarks import client_remarks
+from harness.results.report.client_notes import client_notes
 from harness.results.rows import CHECKED
 from harness.results.statistics import needed_samples
+from harness.results.summary import RunRow, Summary
 from harness.results.units import ABSENT, count, ratio_text, span
 
-Row = Mapping[str, Any]
 _NAMED = 4  # runs of one fate that are named one by one
 
 
-def panel_remarks(panel: Panel) -> list[str]:
+def panel_notes(panel: Panel) -> list[str]:
     """Return the lines that belong under one panel's table, the shortest account that is true."""
-    measured = [run for run in panel.runs if run["metrics"]]
+    measured = [run for run in panel.runs if run.metrics]
     lines = [*_windows(measured), *_counts(measured), *_hits(panel), *_tails(panel, measured)]
-    if is_open_loop(panel.load):
+    if panel.load.is_open_loop:
         lines.append("TTFT counts from when a request was due, so waiting to be sent is in it")
-    if any(effect.get("others_flipped") for effect in panel.effects):
+    if any(effect.others_flipped for effect in panel.effects):
         lines.append(
             "leave-one-out: the ratio of an arm that leaves one flip out is that of this flip, "
             "with all others flipped; only the arm with all flips is compared with the baseline"
         )
-    return lines + faulty_arms(panel) + faulty_runs(panel) + client_remarks(panel)
+    return lines + faulty_arms(panel) + faulty_runs(panel) + client_notes(panel)
 
 
-def _windows(runs: list[Row]) -> list[str]:
+def _windows(runs: list[RunRow]) -> list[str]:
     kinds: dict[str, list[str | None]] = {}
-    for run in runs:
-        kinds.setdefault(run["window"]["kind"], []).append(run["window"]["reason"])
+    for window in (run.window for run in runs if run.window):
+        kinds.setdefault(window.kind, []).append(window.reason)
     words = [
         kind.replace("-", " ")
         + (f" in {count(len(reasons), 'run')}" if len(kinds) > 1 else "")
@@ -45,31 +43,31 @@ def _windows(runs: list[Row]) -> list[str]:
     return ["window: " + "; ".join(words)] if words else []
 
 
-def _counts(runs: list[Row]) -> list[str]:
-    if not runs:
+def _counts(runs: list[RunRow]) -> list[str]:
+    counts = [run.counts for run in runs if run.counts]
+    if not counts:
         return []
-    seen = {
-        name: span(run["counts"][name] for run in runs) for name in ("sent", "measured", "failed")
-    }
     kinds: Counter[str] = Counter()
     for run in runs:
-        kinds.update(run["metrics"].get("failures") or {})
-    line = f"requests a run: n = {seen['measured']} measured, {seen['sent']} sent, "
-    line += f"{seen['failed']} failed"
+        kinds.update(run.metrics.failures if run.metrics else {})
+    line = (
+        f"requests a run: n = {span(one.measured for one in counts)} measured, "
+        f"{span(one.sent for one in counts)} sent, {span(one.failed for one in counts)} failed"
+    )
     if kinds:
         line += " (in all: " + ", ".join(f"{kind} {n:,}" for kind, n in sorted(kinds.items())) + ")"
     samples: dict[str, str] = {}
     for run in runs:
-        samples = {**(run.get("failure_samples") or {}), **samples}
-    return [line, *(f"{kind}, such as: {said}" for kind, said in sorted(samples.items()))]
+        samples = {**run.failure_samples, **samples}
+    return [line, *(f"{kind}, such as: {sample}" for kind, sample in sorted(samples.items()))]
 
 
 def _hits(panel: Panel) -> list[str]:
     """Return how much of the prompts came from the prefix cache, beside what could have."""
-    ceilings = [arm["metrics"].get("prefix_hit_ceiling") for arm in panel.arms]
+    ceilings = [arm.metrics.get("prefix_hit_ceiling") for arm in panel.arms]
     rates: dict[str, list[str]] = {}
     for arm in panel.arms:
-        if (rate := arm["metrics"].get("prefix_hit_rate")) is not None:
+        if (rate := arm.metrics.get("prefix_hit_rate")) is not None:
             rates.setdefault(f"{100 * rate:.1f} %", []).append(arm_title(arm))
     ceiling = max((one for one in ceilings if one is not None), default=None)
     if ceiling is None or not rates:
@@ -84,35 +82,35 @@ def _who(arms: list[str]) -> str:
     return ", ".join(arms) if len(arms) <= 2 else f"{len(arms)} arms"
 
 
-def _tails(panel: Panel, runs: list[Row]) -> list[str]:
+def _tails(panel: Panel, runs: list[RunRow]) -> list[str]:
     tail = f"{panel.ttft}.p99"
-    if all(arm["metrics"].get(tail) is None or arm["p99_reliable"] for arm in panel.arms):
+    if all(arm.metrics.get(tail) is None or arm.p99_reliable for arm in panel.arms):
         return []
-    needs = [(run["metrics"].get(panel.ttft) or {}).get("p99_needs") for run in runs]
-    missing = max((need for need in needs if need), default=None)
+    latencies = [getattr(run.metrics, panel.ttft) for run in runs]
+    missing = max((one.p99_needs for one in latencies if one), default=0)
     more = f": each run needs {missing:,} more" if missing else ""
     return [f"~ P99 of fewer than {needed_samples(0.99)} requests, unreliable{more}"]
 
 
 def faulty_arms(panel: Panel) -> list[str]:
     """Return a line for each arm that takes no part in the comparison, with its reason."""
-    several = len({arm["label"] for arm in panel.arms}) > 1
+    several = len({arm.label for arm in panel.arms}) > 1
     return [
-        f"{arm['status'].upper()} {(arm['label'] + ' ') * several}{arm_title(arm)}: "
-        f"{arm['reason'] or 'no reason was given'}"
+        f"{arm.status.upper()} {(arm.label + ' ') * several}{arm_title(arm)}: "
+        f"{arm.reason or 'no reason was given'}"
         for arm in panel.arms
-        if arm["status"] not in ("ok", "invalid")  # what makes one invalid is told of its client
+        if arm.status not in ("ok", "invalid")  # what makes one invalid is told of its client
     ]
 
 
 def faulty_runs(panel: Panel) -> list[str]:
     """Return the runs that are out although other blocks of their arm are in, by reason."""
-    fine = {arm_key(arm): arm for arm in panel.arms if arm["status"] == "ok"}
+    fine = {arm_key(arm): arm for arm in panel.arms if arm.status == "ok"}
     out: dict[str, list[str]] = {}
     for run in panel.runs:
-        if run["status"] not in ("ok", "invalid") and arm_key(run) in fine:
-            why = f"{run['status']}, left out: {run['reason'] or 'no reason was given'}"
-            named = f"{arm_title(fine[arm_key(run)])}, block {run['block']}"
+        if run.status not in ("ok", "invalid") and arm_key(run) in fine:
+            why = f"{run.status}, left out: {run.reason or 'no reason was given'}"
+            named = f"{arm_title(fine[arm_key(run)])}, block {run.block}"
             out.setdefault(why, []).append(named)
     return [
         f"{why} ({'; '.join(named) if len(named) <= _NAMED else count(len(named), 'run')})"
@@ -120,16 +118,16 @@ def faulty_runs(panel: Panel) -> list[str]:
     ]
 
 
-def doubts(summary: Row, most: int) -> list[tuple[str, str, str, int]]:
+def gathered_warnings(summary: Summary, most: int) -> list[tuple[str, str, str, int]]:
     """Return the reasons to doubt runs as (name, message, remedy, runs that have it).
 
     Of one check, `most` different messages at most; the rest is counted in a last one.
     """
     found: dict[str, Counter[tuple[str, str]]] = {}
-    for run in summary["runs"]:
-        for check in run["checks"]:
-            message = check["message"], check["remedy"] or ""
-            found.setdefault(check["name"], Counter())[message] += 1
+    for run in summary.runs:
+        for warning in run.warnings:
+            message = warning.message, warning.remedy
+            found.setdefault(warning.name, Counter())[message] += 1
     return [doubt for name, counter in found.items() for doubt in _shortened(name, counter, most)]
 
 
@@ -145,12 +143,12 @@ def _shortened(
     return [*kept, (name, more, "", sum(runs for _, runs in rest))]
 
 
-def verdict_remark(summary: Row) -> str:
+def verdict_note(summary: Summary) -> str:
     """Return what the effects of this summary may and may not be taken for."""
-    blocks = sorted({effect["n_blocks"] for effect in summary["effects"]})
+    blocks = sorted({effect.n_blocks for effect in summary.effects})
     if not blocks:
         return "nothing to compare: no arm ran beside its baseline"
-    if blocks[-1] == 1 < len({run["block"] for run in summary["runs"] if run["status"] == "ok"}):
+    if blocks[-1] == 1 < len({run.block for run in summary.runs if run.status == "ok"}):
         return (
             "ratios without a verdict: the blocks are identical, since nothing was drawn; more of "
             "them would say no more"
@@ -162,31 +160,31 @@ def verdict_remark(summary: Row) -> str:
         )
     return (
         f"{span(blocks)} blocks: 95 % intervals of paired block ratios, Holm over the toggles; "
-        f"no difference means inside ±{100 * summary['margin']:.0f} %"
+        f"no difference means inside ±{100 * summary.margin:.0f} %"
     )
 
 
-def ratio_remark(summary: Row) -> str:
+def ratio_note(summary: Summary) -> str:
     """Return how to read the ratios, which differ in what stands above the line."""
     told = (
         "ratio of A/B: the figure of A over that of B, so below 1 A has less. A switch is always "
         "on/off: where a flip turns it off, the baseline is A. Any other toggle, and several "
         "at once, is value/base: the arm is A"
     )
-    if any(effect["verdict"] for effect in summary["effects"]):
+    if any(effect.verdict for effect in summary.effects):
         marks = ", ".join(f"{mark} {verdict.lower()}" for verdict, mark in VERDICT_MARKS.items())
         told += f". {marks}: A against B"
-    if any(may_be_none(effect) for effect in summary["effects"]):
+    if any(may_be_none(effect) for effect in summary.effects):
         told += ". ~ before a ratio: its 95 % interval over the blocks holds 1, so it may be none"
     return told
 
 
-def control_remark(summary: Row) -> str | None:
+def control_note(summary: Summary) -> str | None:
     """Return what the baseline against itself (A/A) says; None when it was not run."""
     ratios = [
-        effect["ratio"]
-        for effect in summary["effects"]
-        if effect["arm"] == CONTROL and effect["ratio"] is not None
+        effect.ratio
+        for effect in summary.effects
+        if effect.arm == CONTROL and effect.ratio is not None
     ]
     if not ratios:
         return None
@@ -194,99 +192,91 @@ def control_remark(summary: Row) -> str | None:
     return "A/A: the baseline run again came to × " + (low if low == high else f"{low} to {high}")
 
 
-def assumptions(summary: Row, panel: Panel | None) -> list[str]:
+def assumptions(summary: Summary, panel: Panel | None) -> list[str]:
     """Return what was assumed of a panel's own arms; without a panel, what holds for all arms.
 
     An assumption on one value of a toggle begins with it, such as "eagle: each draft token …".
     With them stands how far off they are known to be.
     """
-    arms = summary["arms"] if panel is None else panel.arms
-    kinds = {
-        change["value"].partition("(")[0]
-        for arm in arms
-        for change in (arm["flipped"] or {}).values()
-    }
+    arms = summary.arms if panel is None else panel.arms
+    kinds = {change.value.partition("(")[0] for arm in arms for change in arm.flipped.values()}
     return [
         text if text.startswith(CHECKED) else f"assumed: {text.removeprefix('assumed ')}"
-        for text in summary["assumptions"]
+        for text in summary.assumptions
         if (text.partition(":")[0] in kinds) == (panel is not None)
     ]
 
 
-def simulated_remark(summary: Row) -> list[str]:
+def simulated_notes(summary: Summary) -> list[str]:
     """Return what stands in for a measurement, a line a kind; nothing if all was measured."""
-    kinds = {run["engine_kind"] for run in summary["runs"] if run["engine_kind"]}
+    kinds = {run.engine_kind for run in summary.runs if run.engine_kind}
     lines = []
-    if summary["simulated"]:
+    if summary.simulated:
         line = "SIMULATED: times were computed from a model of the hardware; no GPU ran"
         names = _of_kind(summary, "simulated")
         other = f"SIMULATED: the times of {names} were computed from a model; the rest was measured"
         lines.append(line if kinds <= {"simulated"} else other)
-    if summary.get("stand_in"):
+    if summary.stand_in:
         names = _of_kind(summary, "stand-in")
         lines.append(f"STAND-IN: {names} is a program that speaks like the engine; no time is its")
     return lines
 
 
-def _of_kind(summary: Row, kind: str) -> str:
-    return ", ".join(sorted({r["label"] for r in summary["runs"] if r["engine_kind"] == kind}))
+def _of_kind(summary: Summary, kind: str) -> str:
+    return ", ".join(sorted({r.label for r in summary.runs if r.engine_kind == kind}))
 
 
-def engines(summary: Row) -> dict[str, str]:
+def engines(summary: Summary) -> dict[str, str]:
     """Return label → "vllm 0.32.0 (real)", with the label before it where that says more."""
     named = dict.fromkeys(labels(summary), "")
-    for run in summary["runs"]:
-        prefix = "" if run["label"] == run["engine"] else f"{run['label']}: "
-        version = (run["engine_version"] or "").removeprefix(f"{run['engine']}-")
-        kind = f"({run['engine_kind']})" if run["engine_kind"] else ""
-        text = " ".join(part for part in (f"{prefix}{run['engine']}", version, kind) if part)
-        named[run["label"]] = max(
-            named[run["label"]], text, key=len
-        )  # one that never ran knows less
+    for run in summary.runs:
+        prefix = "" if run.label == run.engine else f"{run.label}: "
+        version = (run.engine_version or "").removeprefix(f"{run.engine}-")
+        kind = f"({run.engine_kind})" if run.engine_kind else ""
+        text = " ".join(part for part in (f"{prefix}{run.engine}", version, kind) if part)
+        named[run.label] = max(named[run.label], text, key=len)  # one that never ran knows less
     return named
 
 
-def evidence(summary: Row) -> list[dict[str, Any]]:
-    """Return what became of each value asked for: requested → effective → observed, and verdict.
+class EvidenceRow(NamedTuple):
+    """What became of one value of a toggle on one engine, in words."""
 
-    Runs that agree in all but the observed figure share a row, which gives its range.
-    """
-    groups: dict[tuple[Any, ...], list[Any]] = {}
-    for run in summary["runs"]:
-        for toggle, seen in run["evidence"].items():
-            asked = seen["requested"], seen["effective"], seen["verdict"]
-            groups.setdefault((toggle, run["label"], *asked), []).append(seen["observed"])
+    toggle: str
+    label: str
+    requested: str
+    effective: str
+    observed: str  # the range over the runs
+    verdict: str
+    runs: int
+
+
+def evidence(summary: Summary) -> list[EvidenceRow]:
+    """Return what became of each requested value; runs that differ in `observed` share a row."""
+    groups: dict[tuple[str, str, str, str | None, str], list[float | None]] = {}
+    for run in summary.runs:
+        for toggle, proof in run.evidence.items():
+            key = toggle, run.label, proof.requested, proof.effective, proof.verdict
+            groups.setdefault(key, []).append(proof.observed)
     rows = [
-        {
-            "toggle": toggle,
-            "label": label,
-            "requested": _words(requested),
-            "effective": _words(effective),
-            "observed": _observed(observed),
-            "verdict": verdict,
-            "runs": len(observed),
-        }
+        EvidenceRow(
+            toggle=toggle,
+            label=label,
+            requested=requested,
+            effective=ABSENT if effective is None else effective,
+            observed=span(value for value in observed if value is not None),
+            verdict=verdict,
+            runs=len(observed),
+        )
         for (toggle, label, requested, effective, verdict), observed in groups.items()
     ]
-    return sorted(rows, key=lambda row: (row["toggle"], row["label"], row["requested"]))
+    return sorted(rows, key=lambda row: (row.toggle, row.label, row.requested))
 
 
-def _words(value: Any) -> str:
-    return ABSENT if value is None else str(value)
-
-
-def _observed(values: list[Any]) -> str:
-    """The range of the figures seen; texts each once; nothing where nothing could be seen."""
-    figures = [value for value in values if isinstance(value, int | float)]
-    texts = dict.fromkeys(str(value) for value in values if isinstance(value, str))
-    return ", ".join([*([span(figures)] if figures else []), *texts]) or ABSENT
-
-
-def skipped_rows(summary: Row) -> list[tuple[str, str, int]]:
+def skipped_rows(summary: Summary) -> list[tuple[str, str, int]]:
     """Return (workload, reason, rows) of what a trace held and no run asked."""
     found: dict[tuple[str, str], int] = {}
-    for run in summary["runs"]:
-        for reason, rows in run["skipped_rows"].items():
-            key = run["workload"], reason
+    for run in summary.runs:
+        for reason, rows in run.skipped_rows.items():
+            key = run.workload, reason
             found[key] = max(found.get(key, 0), rows)
     return [(workload, reason, rows) for (workload, reason), rows in found.items() if rows]

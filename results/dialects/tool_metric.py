@@ -1,4 +1,4 @@
-"""One figure of another tool, which of ours stands beside it, and how tools take statistics."""
+"""One metric of another tool, which of ours stands beside it, and how tools take statistics."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Limits = Mapping[str, float | None]  # of the SLO, in ms: ttft_ms, tpot_ms, e2e_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """A figure as the tool names it; None where the tool has none."""
+class ToolMetric:
+    """A metric as the tool names it; None where the tool has none."""
 
     name: str  # the tool's own words, with its unit
     value: float | None
@@ -34,10 +34,10 @@ class Spread:
 
     def of(
         self, name: str, values: Floats, *, own: str | None, why: str = "", own_factor: float = 1.0
-    ) -> Iterator[Figure]:
+    ) -> Iterator[ToolMetric]:
         """Yield the statistics of `values`; `name` has a place for the tool's word."""
         for word, (statistic, our_word) in self.statistics.items():
-            yield Figure(
+            yield ToolMetric(
                 name=name.format(word),
                 value=statistic(values),
                 own=None if own is None or not our_word else f"metrics.{own}.{our_word}",
@@ -83,9 +83,9 @@ def added(*amounts: int | None) -> int | None:
 
 
 def meeting(limits: Limits, seen: Mapping[str, Floats]) -> NDArray[np.bool_]:
-    """Return which requests keep every limit that is set; equal is kept, an absent figure is not.
+    """Return which requests keep every limit that is set; equal is kept, an absent metric is not.
 
-    `seen` has a figure a request for each limit.
+    `seen` has a metric a request for each limit.
     """
     good = np.ones(len(next(iter(seen.values()))), np.bool_)
     for name, limit in limits.items():

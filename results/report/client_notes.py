@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from harness.results.client import DEGRADED, INVALID, LIMITS, WORST_FIRST, amount
 from harness.results.panels import Panel, arm_key, arm_title, panels
+from harness.results.summary import ArmRow, CertificateReason, RunRow, Summary
 from harness.results.units import ABSENT, count
 
-Row = Mapping[str, Any]
 MARK = "†"  # of what rests on a DEGRADED client, where a word does not fit
 _NAMED = 3  # arms with one reason that are named one by one
 # What the table of a page shows of all limits; the reasons tell of the others.
@@ -31,26 +31,26 @@ class ClientReason(NamedTuple):
     name: str
     message: str  # of the first of the runs
     remedy: str
-    runs: tuple[Row, ...]
+    runs: tuple[RunRow, ...]
 
 
-def client_reasons(runs: Sequence[Row]) -> list[ClientReason]:
+def client_reasons(runs: Sequence[RunRow]) -> list[ClientReason]:
     """Return each reason against the clients of these runs once: INVALID first, then DEGRADED.
 
     Runs that failed or are void for another reason are left out: that is what their rows say.
     """
-    found: dict[tuple[str, str], list[tuple[Row, Row]]] = {}
+    found: dict[tuple[str, str], list[tuple[RunRow, CertificateReason]]] = {}
     for run in runs:
-        for reason in run["certificate"]["reasons"]:
-            if run["status"] in ("ok", "invalid") and reason["verdict"] in (INVALID, DEGRADED):
-                key = reason["verdict"], reason["name"]
+        for reason in run.certificate.reasons:
+            if run.status in ("ok", "invalid") and reason.verdict:
+                key = reason.verdict, reason.name
                 found.setdefault(key, []).append((run, reason))
     reasons = [
         ClientReason(
             verdict=verdict,
             name=name,
-            message=worst["message"] + _others([one["message"] for _, one in shared]),
-            remedy=worst["remedy"] or "",
+            message=worst.message + _others([one.message for _, one in shared]),
+            remedy=worst.remedy or "",
             runs=tuple(run for run, _ in shared),
         )
         for (verdict, name), shared in found.items()
@@ -59,18 +59,18 @@ def client_reasons(runs: Sequence[Row]) -> list[ClientReason]:
     return sorted(reasons, key=lambda reason: WORST_FIRST.index(reason.verdict))
 
 
-def _value(of: tuple[Row, Row]) -> float:
-    """Return how far a run went in what a reason is about, so that the worst one is told."""
+def _value(of: tuple[RunRow, CertificateReason]) -> float:
+    """Return the value that a reason is about, so that the worst one is shown."""
     run, reason = of
-    figure = run["certificate"]["figures"].get(reason["name"]) or {}
-    return float(figure.get("value") or 0.0)
+    measured = run.certificate.measured.get(reason.name)
+    return (measured and measured.value) or 0.0
 
 
 def _others(messages: Sequence[str]) -> str:
     return " (the worst of them)" if len(set(messages)) > 1 else ""
 
 
-def client_remarks(panel: Panel) -> list[str]:
+def client_notes(panel: Panel) -> list[str]:
     """Return a line under a panel's table for each reason against its clients, and who has it."""
     return [
         f"client {verdict}{', left out' * (verdict == INVALID)} ({_who(panel, runs)}): {message}; "
@@ -79,10 +79,10 @@ def client_remarks(panel: Panel) -> list[str]:
     ]
 
 
-def _who(panel: Panel, runs: Sequence[Row]) -> str:
+def _who(panel: Panel, runs: Sequence[RunRow]) -> str:
     blocks: dict[tuple[str, str], list[int]] = {}
     for run in runs:
-        blocks.setdefault(arm_key(run), []).append(run["block"])
+        blocks.setdefault(arm_key(run), []).append(run.block)
     if len(blocks) > _NAMED:
         return count(len(runs), "run")
     arms = {arm_key(arm): arm for arm in panel.arms}
@@ -94,22 +94,22 @@ def _who(panel: Panel, runs: Sequence[Row]) -> str:
     )
 
 
-def client_counts(summary: Row) -> str:
+def client_counts(summary: Summary) -> str:
     """Return in a sentence how many clients were believed, or why there was none to judge."""
-    verdicts = Counter(run["certificate"]["verdict"] for run in summary["runs"])
+    verdicts = Counter(run.certificate.verdict for run in summary.runs)
     best_first = reversed(WORST_FIRST)
     told = [f"{verdicts[verdict]:,} {verdict}" for verdict in best_first if verdicts[verdict]]
     reasons = Counter(
-        reason["message"]
-        for run in summary["runs"]
-        if run["certificate"]["verdict"] is None and run["status"] != "skipped"
-        for reason in run["certificate"]["reasons"]
+        reason.message
+        for run in summary.runs
+        if run.certificate.verdict is None and run.status != "skipped"
+        for reason in run.certificate.reasons
     )
     told += [f"{runs:,} without a certificate ({message})" for message, runs in reasons.items()]
     return "; ".join(told) or ABSENT
 
 
-def client_table(summary: Row) -> list[tuple[str, list[tuple[str, str]]]]:
+def client_table(summary: Summary) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return for each panel what was seen of its clients: (name, "worst value (limit …)").
 
     The worst is the value that stands highest against its own limit; panels whose runs have no
@@ -118,7 +118,7 @@ def client_table(summary: Row) -> list[tuple[str, list[tuple[str, str]]]]:
     found = [
         (panel.title, [(title, _worst(panel.runs, name)) for name, title in _SHOWN.items()])
         for panel in panels(summary)
-        if any(run["certificate"]["figures"] for run in panel.runs)
+        if any(run.certificate.measured for run in panel.runs)
     ]
     kept = {
         title for _, row in found for title, text in row if text != ABSENT
@@ -126,32 +126,32 @@ def client_table(summary: Row) -> list[tuple[str, list[tuple[str, str]]]]:
     return [(panel, [cell for cell in row if cell[0] in kept]) for panel, row in found]
 
 
-def _worst(runs: Sequence[Row], name: str) -> str:
+def _worst(runs: Sequence[RunRow], name: str) -> str:
     unit = next(limit.unit for limit in LIMITS if limit.name == name)
-    figures = [(run["certificate"]["figures"] or {}).get(name) for run in runs]
-    known = [figure for figure in figures if figure and figure["value"] is not None]
-    worst = max(known, key=lambda one: one["value"] / one["degraded"], default=None)
-    if worst is None:
+    measured = [run.certificate.measured.get(name) for run in runs]
+    known = [(one.value, one.degraded) for one in measured if one and one.value is not None]
+    if not known:
         return ABSENT
-    return f"{amount(worst['value'], unit)} (limit {amount(worst['degraded'], unit)})"
+    value, limit = max(known, key=lambda pair: pair[0] / pair[1])
+    return f"{amount(value, unit)} (limit {amount(limit, unit)})"
 
 
-def certificate_lines(run: Row) -> Iterator[str]:
+def certificate_lines(run: RunRow) -> Iterator[str]:
     """Yield the certificate of one run: its verdict, each reason, and what to do about them."""
-    certificate = run["certificate"]
-    yield f"Client certificate: {certificate['verdict'] or 'none'}"
-    for reason in certificate["reasons"]:
-        verdict = f"{reason['verdict']}: " if reason["verdict"] else ""
-        yield f"  {verdict}{reason['message']}"
-    remedies = dict.fromkeys(reason["remedy"] for reason in certificate["reasons"])
+    certificate = run.certificate
+    yield f"Client certificate: {certificate.verdict or 'none'}"
+    for reason in certificate.reasons:
+        verdict = f"{reason.verdict}: " if reason.verdict else ""
+        yield f"  {verdict}{reason.message}"
+    remedies = dict.fromkeys(reason.remedy for reason in certificate.reasons)
     yield from (f"  remedy: {remedy}" for remedy in remedies if remedy)
 
 
-def client_mark(*arms: Row | None) -> str:
+def client_mark(*arms: ArmRow | None) -> str:
     """Return the mark of a figure that rests on a DEGRADED client of one of these arms, or ""."""
     return f" {MARK}" if any(arm is not None and is_degraded(arm) for arm in arms) else ""
 
 
-def is_degraded(arm: Row) -> bool:
+def is_degraded(arm: ArmRow) -> bool:
     """Return whether an arm's figures rest on a client that is believed with care only."""
-    return bool(arm["status"] == "ok" and arm["certificate"] == DEGRADED)
+    return arm.status == "ok" and arm.certificate == DEGRADED

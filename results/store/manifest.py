@@ -1,0 +1,389 @@
+"""What `manifest.json` holds: the type of one stored run, checked when it is written and read.
+
+An absent value is None. Numbers keep the form in which they were counted: a whole one stays whole.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, Self, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+FORMAT: Literal[1] = 1
+Number = int | float
+Document = TypeVar("Document", bound=BaseModel)
+_NAMED = 3  # problems of a document that are named one by one
+
+
+class ManifestPart(BaseModel):
+    """A frozen part of a manifest: values have their types already, and no key is unknown."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class LoadFacts(ManifestPart):
+    """The load of a run: how many conversations at once, or how many a second."""
+
+    mode: Literal["concurrency", "rate", "trace"]
+    value: Number | None = None  # concurrency, or conversations a second; None: a trace has its own
+    requests: int | None = None
+    duration_s: float | None = None
+    arrivals: str | None = None
+    gamma_cv: float | None = None
+    max_concurrency: int | None = None
+    limit: int | None = None  # rows of a trace
+    speedup: float | None = None
+    output_tokens: str | None = None
+    warmup: Number | None = None  # seconds of an open loop that no rate counts
+    warmup_requests: int | None = None  # sent before the measured ones
+
+    @model_validator(mode="after")
+    def _has_its_value(self) -> Self:
+        if self.value is None and self.mode != "trace":
+            raise ValueError(f"the mode {self.mode} needs a value")
+        return self
+
+    @property
+    def is_open_loop(self) -> bool:
+        """Whether requests are due at times of their own, not when a slot becomes free."""
+        return self.mode != "concurrency"
+
+    @property
+    def concurrency(self) -> int:
+        """The slots of a closed loop."""
+        return int(self.value or 0)  # never absent there: checked when it was read
+
+
+class HardwareFacts(ManifestPart):
+    """The GPUs that a sweep file names."""
+
+    gpu: str
+    count: int | None  # None: of a server that somebody else started nothing is known
+
+
+class ToggleFlip(ManifestPart):
+    """One toggle in which an arm differs from its baseline, by labels."""
+
+    value: str
+    base: str
+    implied: Mapping[str, str] = {}  # toggle → the value that this one requires
+
+
+class Evidence(ManifestPart):
+    """One toggle of one run: requested, reported by the engine, shown by a counter."""
+
+    requested: str
+    effective: str | None
+    observed: Number | None
+    verdict: Literal["verified", "contradicted", "not exercised", "unverifiable"]
+
+
+class CounterMoves(ManifestPart):
+    """How far the server's counters moved over the run; None: not counted."""
+
+    prompt_tokens: Number | None = None
+    cached_prompt_tokens: Number | None = None
+    looked_up_prompt_tokens: Number | None = None
+    output_tokens: Number | None = None
+    drafted_tokens: Number | None = None
+    accepted_tokens: Number | None = None
+    verify_steps: Number | None = None
+    preemptions: Number | None = None
+    swapped_tokens: Number | None = None
+    steps: Number | None = None
+    sequence_steps: Number | None = None
+    graph_steps: Number | None = None
+    split_prefills: Number | None = None
+    split_prefills_at_least: Number | None = None
+    partial_prefill_steps: Number | None = None
+    mixed_steps: Number | None = None
+    late_admissions: Number | None = None
+    peak_running: Number | None = None  # a gauge: its value at the end
+    evicted_blocks: Number | None = None
+    queued_ns: Number | None = None
+
+
+class LoopLagFacts(ManifestPart):
+    """How late the event loop of a client process woke, in ns; `n` readings."""
+
+    p50: Number | None = None
+    p99: Number | None = None
+    max: Number | None = None
+    n: int | None = None
+
+
+class WorkerFacts(ManifestPart):
+    """What one client process measured of itself."""
+
+    priority: str | None = None
+    cpu_s: float | None = None
+    wall_s: float | None = None
+    requests: int | None = None
+    loop_lag_ns: LoopLagFacts | None = None
+    read_on_the_clock: int | None = None
+    replaced_connections: int | None = None
+    recorded_turns: int | None = None
+
+
+class OpenFiles(ManifestPart):
+    """The most files that a client process had open, and how many it may have."""
+
+    limit: int | None = None
+    most: int | None = None
+
+
+class LocalPorts(ManifestPart):
+    """The ports that connections took, and how many there are to one address."""
+
+    available: int | None = None
+    used: int | None = None
+
+
+class CalibrationFacts(ManifestPart):
+    """The calibration of the client on this machine; its file has more than is read here."""
+
+    model_config = ConfigDict(extra="allow")
+
+    highest_tokens_per_s: float | None = None
+
+
+class ClientFacts(ManifestPart):
+    """What a run's client measured of itself: the facts behind its certificate."""
+
+    kind: str | None = None
+    workers: tuple[WorkerFacts, ...] = ()
+    wall_clock_step_ns: Number | None = None
+    open_files: OpenFiles | None = None
+    ports: LocalPorts | None = None
+    calibration: CalibrationFacts | None = None
+
+
+class CacheExcess(ManifestPart):
+    """A request that found more cached tokens than it can share with earlier ones."""
+
+    request_id: str
+    cached_tokens: int
+    limit_tokens: int
+
+
+class CacheFacts(ManifestPart):
+    """The state of the prefix cache at the start of a run, and what the answers show of it."""
+
+    state: str  # cold | primed | steady
+    salted: bool | None = None
+    answers_checked: int | None = None
+    answers_over_limit: int | None = None
+    worst: CacheExcess | None = None
+    primed_prefixes: int | None = None
+    primed_tokens: int | None = None
+    requests_before: int | None = None
+    tokens_before: int | None = None
+    turned_over: bool | None = None
+
+
+class PromptFacts(ManifestPart):
+    """Prompt tokens as sent and as the server counted them."""
+
+    form: str  # ids | completions | chat
+    requests: int
+    sent_tokens: int
+    counted_tokens: int
+    untold: int  # answers whose prompt tokens the server did not count
+    differing: int
+
+
+class PromptOverlap(ManifestPart):
+    """How far prompts repeat earlier ones of the run."""
+
+    prompt_tokens: int
+    shared_tokens: int
+    hidden_tokens: int  # seen before, behind the first token that differs
+    diverge_after_tokens: float  # median
+
+
+class StepFloor(ManifestPart):
+    """The least time of a decode step: reading the weights, and the KV of each token of context."""
+
+    step_s: float
+    context_token_s: float
+
+
+class RoofFacts(ManifestPart):
+    """The least times that bandwidth and arithmetic allow for what a run measured."""
+
+    decode_step_s: float
+    decode_bound: str | None = None
+    prefill_s: float
+    prefill_bound: str | None = None
+    running: float | None = None
+    context_tokens: float | None = None
+    new_prompt_tokens: int | None = None
+
+
+class PredictionFacts(ManifestPart):
+    """What a prediction of a run rests on, or why there is none."""
+
+    absent: str | None = None
+    basis: str | None = None
+    error_share: float | None = None
+    errors: tuple[str, ...] = ()
+    roof: RoofFacts | None = None
+
+
+class EngineFacts(ManifestPart):
+    """What an engine reports of itself; each has values of its own beside those read here."""
+
+    model_config = ConfigDict(extra="allow", strict=False)  # as a server writes its numbers
+
+    kv_tokens: int | None = None
+    block_size: int | None = None
+    running_limit: int | None = None
+    max_model_len: int | None = None
+    assumptions: tuple[str, ...] = ()  # of simulated times
+    accuracy: tuple[str, ...] = ()  # how far off these are known to be
+
+
+class HostFacts(ManifestPart):
+    """The machine and the libraries of the client."""
+
+    system: str | None = None
+    kernel: str | None = None
+    machine: str | None = None
+    cpus: int | None = None
+    python: str | None = None
+    libraries: Mapping[str, str] = {}
+
+
+class SloFacts(ManifestPart):
+    """The limits of a good request, in ms; None: no such limit."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    e2e_ms: float | None = None
+
+    def limits(self) -> dict[str, float]:
+        """Return the limits that are set, by latency."""
+        return {name: limit for name, limit in self if limit is not None}
+
+
+class RunFacts(ManifestPart):
+    """What is known of a run before it starts, as the plan in `sweep.json` lists it."""
+
+    model_config = ConfigDict(extra="ignore")  # a reader of a plan needs no more than this
+
+    key: str
+    arm: str
+    block: int
+    group: int | None = None  # runs of one engine start
+    engine: str
+    label: str
+    engine_version: str | None = None
+    engine_kind: str | None = None  # real | measured | simulated | stand-in
+    gpus: int | None = None
+    toggles: Mapping[str, str] = {}
+    flipped: Mapping[str, ToggleFlip] = {}
+    workload: str
+    workload_kind: str | None = None
+    load: LoadFacts
+    seed: int | None = None
+    status: str
+    reason: str | None = None
+
+
+class RunManifest(RunFacts):
+    """One stored run: what it was, what it did, and the SHA-256 of its records."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: Literal[1] = FORMAT
+    records_sha256: str | None = None  # None only before the run is stored
+    predicted_sha256: str | None = None
+    model: str | None = None
+    hardware: HardwareFacts | None = None
+    sweep_seed: int | None = None
+    started: str | None = None
+    clock: str | None = None  # virtual | monotonic
+    clock_origin_ns: int | None = None
+    client: ClientFacts | None = None
+    counters: CounterMoves = CounterMoves()
+    evidence: Mapping[str, Evidence] = {}
+    facts: EngineFacts = EngineFacts()
+    cache: CacheFacts | None = None
+    prompts: PromptFacts | None = None
+    prompt_overlap: PromptOverlap | None = None
+    decode_floor: StepFloor | None = None
+    prefix_hit_ceiling: float | None = None
+    prediction: PredictionFacts | None = None
+    skipped_rows: Mapping[str, int] = {}
+    notes: tuple[str, ...] = ()
+    slo: SloFacts = SloFacts()
+    max_failed_share: float | None = None
+    price_per_gpu_hour: float | None = None
+    history: str | None = None
+    harness_version: str | None = None
+    git_commit: str | None = None
+    host: HostFacts | None = None
+    traceback: str | None = None
+
+
+class StoredSweep(ManifestPart):
+    """`sweep.json`, as far as results read it: what was planned, and the text of the sweep file."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    format: Literal[1] = FORMAT
+    name: str
+    created: str
+    model: str
+    hardware: HardwareFacts
+    seed: int
+    planned: tuple[RunFacts, ...]
+    file: str | None = None
+    sweep: str | None = None  # the text of the file
+    harness_version: str | None = None
+    slo: SloFacts | None = None
+    price_per_gpu_hour: float | None = None
+    cache: str | None = None
+    history: str | None = None
+    design: str | None = None
+    arms: tuple[str, ...] = ()
+
+
+def parsed(kind: type[Document], text: str) -> Document:
+    """Parse a JSON text into its type; raise `ValueError` with all that is wrong in one line."""
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as cause:
+        found = cause.errors(include_url=False, include_context=False, include_input=False)
+        missing = [".".join(map(str, one["loc"])) for one in found if one["type"] == "missing"]
+        lines = [f"lacks {', '.join(missing)}"] if missing else []
+        lines += [_problem(one) for one in found if one["type"] != "missing"]
+        more = [f"{len(lines) - _NAMED} more problems"] if len(lines) > _NAMED else []
+        raise ValueError("; ".join([*lines[:_NAMED], *more])) from cause
+
+
+def manifest_of(facts: Mapping[str, Any]) -> RunManifest:
+    """Return a manifest from plain values; raise `ValueError` for one that its type refuses."""
+    return parsed(RunManifest, json.dumps(finite(facts)))
+
+
+def finite(value: Any) -> Any:
+    """Return a copy made of plain JSON values; a number that is not finite becomes None."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _problem(found: Mapping[str, Any]) -> str:
+    place = ".".join(map(str, found["loc"]))
+    if found["type"] == "extra_forbidden":
+        return f"unknown key {place}"
+    return f"{place}: {found['msg']}" if place else str(found["msg"])
