@@ -17,7 +17,6 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,30 +50,13 @@ class Node(BlockRun):
         self.unread_child: Node | None = None  # never beside other children
         self.used = 0  # when it was used last, in uses of the cache
 
-    def up_to(self, above: Node | None = None) -> Iterator[Node]:
-        """Yield this node and those before it, the root and what is not below `above` excluded."""
-        node = self
-        while node is not above and node.parent is not None:
-            yield node
+    def up_to(self, above: Node | None = None) -> list[Node]:
+        """Return this node and those before it, the root and what is not below `above` excluded."""
+        node, path = self, []
+        while node.parent is not None and node is not above:
+            path.append(node)
             node = node.parent
-
-
-class _Descent(NamedTuple):
-    """A walk down the tree along some ids."""
-
-    path: list[Node]  # from where it began
-    blocks: int  # that matched below that
-    last: int  # of these or, if there are none, of the start: in the last node of the path
-
-    @property
-    def end(self) -> Node:
-        """The node in which the walk ended."""
-        return self.path[-1]
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether it ended before the end of that node."""
-        return self.last < self.path[-1].length
+        return path
 
 
 class PrefixCache:
@@ -97,7 +79,8 @@ class PrefixCache:
         The caller shares them before anything else can evict them.
         """
         use = next(self._uses)
-        return self._blocks_of(self._descend(self._root, *self._whole(ids)), use)
+        path, _, last = self._descend(self._root, *self._whole(ids))
+        return self._blocks_of(path, last, use)
 
     def find(self, ids: NDArray[np.int32]) -> tuple[Node, int] | None:
         """Return where the longest cached prefix of `ids` ends, and its blocks.
@@ -105,12 +88,12 @@ class PrefixCache:
         None where that is within a node: it takes a block table to use a part of one.
         """
         use = next(self._uses)
-        found = self._descend(self._root, *self._whole(ids))
-        if found.is_inside:
+        path, blocks, last = self._descend(self._root, *self._whole(ids))
+        if last < path[-1].length:
             return None
-        for node in found.path:
+        for node in path:
             node.used = use
-        return found.end, found.blocks
+        return path[-1], blocks
 
     def extend(self, end: Node, known: int, ids: NDArray[np.int32]) -> tuple[Node, int] | None:
         """Cache the whole blocks of `ids`, of which `known` blocks end in `end`, in use.
@@ -123,12 +106,12 @@ class PrefixCache:
         data = ids[known * self._block_size : whole * self._block_size].tobytes()
         more = whole - known
         use = next(self._uses)
-        found = self._descend(end, more, data)
-        node, at = found.end, found.blocks
-        if found.is_inside:
+        path, at, last = self._descend(end, more, data)
+        node = path[-1]
+        if last < node.length:
             if at == more:
                 return None
-            node = self._split(node, found.last)
+            node = self._split(node, last)
         self.use(node, end)
         if at < more:
             node = self._add(node, data[at * self._block_bytes :], use)
@@ -157,13 +140,13 @@ class PrefixCache:
         """
         whole, data = self._whole(ids)
         use = next(self._uses)
-        found = self._descend(self._root, whole, data)
-        if found.is_inside and found.blocks < whole:
-            found.path[-1] = self._split(found.end, found.last)
-        if found.blocks < whole:
-            node = self._add(found.end, data[found.blocks * self._block_bytes :], use)
-            self._kv.cache(node, table[found.blocks : whole].copy())
-        return self._blocks_of(found, use)
+        path, blocks, last = self._descend(self._root, whole, data)
+        if blocks < whole:
+            if last < path[-1].length:
+                path[-1] = self._split(path[-1], last)
+            node = self._add(path[-1], data[blocks * self._block_bytes :], use)
+            self._kv.cache(node, table[blocks:whole].copy())
+        return self._blocks_of(path, last, use)
 
     def end_of(self, prompt: NDArray[np.int32]) -> Node | None:
         """Return where the whole blocks of `prompt` end, if nothing cached follows there.
@@ -171,10 +154,10 @@ class PrefixCache:
         None: what follows `prompt` may be what followed it before, so its ids must be made.
         """
         whole, data = self._whole(prompt)
-        found = self._descend(self._root, whole, data, read=False)
-        if found.is_inside or found.blocks < whole:
+        path, blocks, last = self._descend(self._root, whole, data, read=False)
+        if blocks < whole or last < path[-1].length:
             return None
-        return self.childless(found.end)
+        return self.childless(path[-1])
 
     def childless(self, node: Node) -> Node | None:
         """Return `node` if nothing cached follows it."""
@@ -233,8 +216,7 @@ class PrefixCache:
 
     def table(self, end: Node) -> BlockIds:
         """Return the blocks up to `end`, named."""
-        path = [*end.up_to()][::-1]
-        return np.concatenate([NO_BLOCKS, *(self._named(node) for node in path)])
+        return np.concatenate([NO_BLOCKS, *map(self._named, end.up_to()[::-1])])
 
     def _nodes(self) -> Iterator[Node]:
         todo = [self._root]
@@ -245,10 +227,13 @@ class PrefixCache:
                 todo.append(node.unread_child)
             yield node
 
-    def _descend(self, start: Node, blocks: int, data: bytes, *, read: bool = True) -> _Descent:
+    def _descend(
+        self, start: Node, blocks: int, data: bytes, *, read: bool = True
+    ) -> tuple[list[Node], int, int]:
         """Walk down from `start` along the first `blocks` blocks of `data`, as far as they match.
 
-        `read` makes the ids of an unread output on the way, since they may match.
+        Return the nodes from `start` on, the blocks that matched below it, and how many blocks of
+        the last node are on the path. `read` makes the ids of an unread output, which may match.
         """
         node, path, at, last = start, [start], 0, start.length
         while at < blocks and last == node.length:
@@ -257,17 +242,18 @@ class PrefixCache:
             child = node.children.get(self._block(data, at))
             if child is None:
                 break
-            last = self._common(child.ids, data, at)
+            whole = data.startswith(child.ids, at * self._block_bytes)
+            last = child.length if whole else self._common(child.ids, data, at)
             node, at = child, at + last
             path.append(node)
-        return _Descent(path, at, last)
+        return path, at, last
 
-    def _blocks_of(self, found: _Descent, use: int) -> BlockIds:
-        """Return the blocks that `found` matched, named, and note that they were used."""
-        for node in found.path:
+    def _blocks_of(self, path: list[Node], last: int, use: int) -> BlockIds:
+        """Return the blocks of `path`, named, `last` of its last node, and note their use."""
+        for node in path:
             node.used = use
-        blocks = [self._named(node) for node in found.path]
-        blocks[-1] = blocks[-1][: found.last]
+        blocks = [self._named(node) for node in path]
+        blocks[-1] = blocks[-1][:last]
         return np.concatenate(blocks)
 
     def _read(self, node: Node) -> None:
@@ -317,8 +303,6 @@ class PrefixCache:
     def _common(self, known: bytes, data: bytes, at: int) -> int:
         """Return how many blocks `known` has in common with `data` from its block `at` on."""
         start = at * self._block_bytes
-        if data.startswith(known, start):
-            return len(known) // self._block_bytes
         length = min(len(known), len(data) - start)
         ours = np.frombuffer(known, np.int32, length // 4)
         differing = np.flatnonzero(ours != np.frombuffer(data, np.int32, length // 4, start))
