@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.adapters import ENGINES
-from harness.experiment.sweep import Sweep
+from harness.experiment.sweep import SweepRunner
 from harness.plan.make import make_plan
 from harness.plan.planned import PlannedArm, PlannedRun
 from harness.results.store.sweep_folder import read_runs
@@ -70,7 +70,7 @@ class Stopwatch:
         """Start."""
         self._since = time.perf_counter()
 
-    def answered(self, requests: int) -> None:
+    def requests_done(self, requests: int) -> None:
         """Note nothing: the engine counts."""
 
     def ended(self, run: PlannedRun, status: str) -> None:
@@ -86,7 +86,7 @@ def measure(case: Case, folder: Path) -> float:
     path.write_text(SWEEP.format(**case.__dict__), encoding="utf-8")
     adapters: dict[str, Any] = {name: kind() for name, kind in ENGINES.items()}
     watch = Stopwatch()
-    Sweep(make_plan(load_sweep(path), adapters), adapters, folder / "out").run(watch)
+    SweepRunner(make_plan(load_sweep(path), adapters), adapters, folder / "out").run(watch)
     manifests = [run.manifest for run in read_runs(folder / "out")]
     baseline = next(one for one in manifests if one.arm == "baseline")
     done: float = getattr(baseline.counters, case.counter)

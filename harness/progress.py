@@ -25,7 +25,7 @@ class LiveProgress:
         self._console = console
         self._runs = runs
         self._done = 0
-        self._answered = 0
+        self._requests_done = 0
         self._in_real_time = False
         self._drawn_s = 0.0
         self._begun_s = time.monotonic()
@@ -62,19 +62,19 @@ class LiveProgress:
 
     def started(self, run: PlannedRun, requests: int) -> None:
         """Show that `run` begins."""
-        self._answered = 0
+        self._requests_done = 0
         self._silence = _Silence()
         self._in_real_time = run.arm.engine_kind != "simulated"
         name = f"{run.arm.name} · {run.workload.name} · {run.load.label}"
         self._bars.reset(self._one, total=requests, description=name)
         self._draw()
 
-    def answered(self, requests: int) -> None:
+    def requests_done(self, requests: int) -> None:
         """Show that so many more requests have ended, if the last drawing is not fresh.
 
         Called with 0 while none does: a long silence leaves a line.
         """
-        self._answered += requests
+        self._requests_done += requests
         if self._silence.lasts(requests):
             self._say(f"no answer has ended for {_SILENT_S:.0f} s; it is waited on")
         if self._in_real_time:  # drawing would hold up the loop whose lateness is measured
@@ -95,7 +95,7 @@ class LiveProgress:
 
     def _draw(self) -> None:
         self._drawn_s = time.monotonic()
-        self._bars.update(self._one, completed=self._answered)
+        self._bars.update(self._one, completed=self._requests_done)
         with contextlib.suppress(OSError):  # nobody looks any more: the sweep goes on
             self._bars.refresh()
 
@@ -148,7 +148,7 @@ class RequestCount:
         if self._shown and self._count:
             self._write("\r\033[K")
 
-    def answered(self, requests: int) -> None:
+    def requests_done(self, requests: int) -> None:
         """Note that so many more requests have ended."""
         self._count += requests
         if self._silence.lasts(requests):

@@ -8,7 +8,7 @@ from harness.timing import Clock
 
 
 def client_for(
-    target: Target, clock: Clock, asking: RequestOptions | None = None
+    target: Target, clock: Clock, options: RequestOptions | None = None
 ) -> HttpClient | AiohttpClient:
     """Return the client that reaches `target`, to be entered with `async with`.
 
@@ -17,5 +17,5 @@ def client_for(
     """
     proxied = through_proxy(target.url)
     if proxied or endpoint(target).scheme == "https":
-        return AiohttpClient(target, clock, asking, through_proxy=proxied)
-    return HttpClient(target, clock, asking)
+        return AiohttpClient(target, clock, options, through_proxy=proxied)
+    return HttpClient(target, clock, options)

@@ -1,4 +1,4 @@
-"""The client of an engine in this process, on virtual time: it costs no time, and says so."""
+"""The client of an engine in this process, on virtual time: sending costs no time."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class VirtualClient:
         sequence = self._core.submit(
             ids, request.output_tokens, self._loop.now_ns, output_read=request.live
         )
-        answered = self._loop.create_future()
-        self._waiting[sequence] = answered
+        ended = self._loop.create_future()
+        self._waiting[sequence] = ended
         if not self._stepping:
             self._stepping = True
             self._loop.call_when_idle(self._step)
-        await answered
+        await ended
         if request.live:
             self._live[request.request_id] = sequence.output_ids.copy()
         return self._record(request, scheduled_ns, sent_ns, sequence)
@@ -69,9 +69,9 @@ class VirtualClient:
 
     def _answer(self, finished: list[Sequence]) -> None:
         for sequence in finished:
-            answered = self._waiting.pop(sequence)
-            if not answered.done():  # a run that was interrupted waits no more
-                answered.set_result(None)
+            ended = self._waiting.pop(sequence)
+            if not ended.done():  # a run that was interrupted waits no more
+                ended.set_result(None)
         self._stepping = self._core.has_work
         if self._stepping:
             self._loop.call_when_idle(self._step)

@@ -1,4 +1,4 @@
-"""From the words of `harness load` to a plan of one run. What would be ignored is refused."""
+"""From the options of `harness load` to a plan of one run. Options without effect are refused."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from harness.workloads import Fixed, MultiTurn, SharedPrefix
 from harness.workloads.trace import TraceReplay, guess_format
 
 _KINDS = "shared-prefix, multi-turn or trace:PATH"
-_PROMPT_TOKENS, _OUTPUT_TOKENS, _TURNS, _REQUESTS = 128, 256, 4, 100  # where nothing is said
+_PROMPT_TOKENS, _OUTPUT_TOKENS, _TURNS, _REQUESTS = 128, 256, 4, 100  # defaults
 MOST_REQUESTS = 1_000_000  # of one load: all of them, and their answers, are held in memory
 _MOST_TURNS = 10_000
 _UNBOUNDED_TOKENS = 1 << 20  # where the server does not report how long a request may be
 _BLOCK_TOKENS = 16  # in which prefix hits are counted where the server does not report its own
 _LONGEST_NS = 366 * 86_400 * 1_000_000_000
-# Which options each kind of traffic has; the others say the same of their own.
+# The options of each kind of workload; they are refused with another kind.
 _OF_KINDS = {
     "shared-prefix": ("prompt-tokens", "output-tokens"),
     "multi-turn": ("prompt-tokens", "output-tokens", "turns"),

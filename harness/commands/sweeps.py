@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.text import Text
 
 from harness.commands.plan import all_adapters, planned_sweep, print_json
-from harness.experiment import Sweep
+from harness.experiment import SweepRunner
 from harness.output import PlainConsole, printing
 from harness.plan import select
 from harness.progress import LiveProgress
@@ -24,12 +24,12 @@ from harness.results.dialects import dialect_block, dialect_report
 from harness.results.report import print_summary
 from harness.results.store import StoreError
 
-# Of a run: its numbers are not vouched for.
+# Statuses of runs whose numbers are not reliable.
 _WENT_WRONG = {"failed", "void", "invalid"}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do a sweep and report on it; return the exit code."""
+    """Run a sweep and report on it; return the exit code."""
     adapters = all_adapters()
     plan = planned_sweep(arguments.sweep or quickstart(), adapters)
     if arguments.only is not None:
@@ -38,12 +38,12 @@ def run(arguments: argparse.Namespace) -> int:
     folder = _new_folder(arguments.out, plan.spec.name)
     arguments.folder = folder
     with LiveProgress(PlainConsole(stderr=True), len(plan.planned)) as progress:
-        Sweep(plan, adapters, folder).run(progress)
+        SweepRunner(plan, adapters, folder).run(progress)
     return _show(folder, as_json=arguments.json)
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Rebuild the report of a stored sweep and show it; return what its runs came to."""
+    """Rebuild the report of a stored sweep and show it; return the exit code of its runs."""
     folder = checked_folder(arguments.directory)
     return _show(folder, as_json=arguments.json, dialect=arguments.dialect)
 

@@ -5,14 +5,14 @@ from harness.experiment.manifest import Outcome
 from harness.experiment.prediction import Prediction, predict
 from harness.experiment.request_sets import RequestSets
 from harness.experiment.single_run import run_alone
-from harness.experiment.sweep import Sweep
+from harness.experiment.sweep import SweepRunner
 
 __all__ = [
     "AS_FOUND",
     "Outcome",
     "Prediction",
     "RequestSets",
-    "Sweep",
+    "SweepRunner",
     "predict",
     "run_alone",
 ]

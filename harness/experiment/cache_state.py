@@ -24,27 +24,27 @@ from harness.workloads.prompts import (
     shared_prefixes,
 )
 
-# Plays before the run, in the way of the run: what is asked, and when → what came of it.
+# Sends requests before the run, in the way of the run: when, and which → their records.
 Play = Callable[[Schedule, tuple[Conversation, ...]], list[RequestRecord]]
 Draw = Callable[[int], RequestSet]  # round → the same workload with other texts
 
 AS_FOUND = "as found"
-_MOST_ROUNDS = 8  # of other texts; a cache that is not full by then is told as such
+_MOST_ROUNDS = 8  # of other texts; a cache that is not full by then is noted as such
 _PRIMING_AT_ONCE = 8  # never more than the run itself has open at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStart:
-    """What the prefix cache holds of this run's texts, and how that came."""
+    """What the prefix cache holds of this run's texts at its start, and how that got there."""
 
     state: str  # cold | primed | steady | as found
     primed: tuple[Prompt, ...] = ()
-    told: Mapping[str, Any] = field(default_factory=dict)  # what only this state has, for manifests
+    details: Mapping[str, Any] = field(default_factory=dict)  # of this state only, for manifests
     notes: tuple[str, ...] = ()
 
     def facts(self) -> dict[str, Any]:
         """Return the state as manifests hold it."""
-        return {"state": self.state, **self.told}
+        return {"state": self.state, **self.details}
 
 
 def fresh_salt(endpoint: Endpoint, transport: Transport) -> str | None:
@@ -63,13 +63,13 @@ def primed(
     """
     prefixes = shared_prefixes(request_set.conversations, block_tokens or 1)
     if prefixes:
-        asked = tuple(
+        conversations = tuple(
             Conversation(
                 conversation_id=f"prefix {number}", turns=(Turn(prompt=prefix, output_tokens=1),)
             )
             for number, prefix in enumerate(prefixes)
         )
-        records = play(ClosedLoop(concurrency=min(at_once, _PRIMING_AT_ONCE)), asked)
+        records = play(ClosedLoop(concurrency=min(at_once, _PRIMING_AT_ONCE)), conversations)
         failed = [one for one in records if one.error_kind is not None]
         if failed:
             raise EngineError(
@@ -78,8 +78,8 @@ def primed(
             )
     tokens = sum(segment.tokens for prefix in prefixes for segment in prefix)
     note = () if prefixes else ("no prefix is shared, so primed is as cold",)
-    told = {"primed_prefixes": len(prefixes), "primed_tokens": tokens}
-    return CacheStart(state="primed", primed=tuple(prefixes), told=told, notes=note)
+    details = {"primed_prefixes": len(prefixes), "primed_tokens": tokens}
+    return CacheStart(state="primed", primed=tuple(prefixes), details=details, notes=note)
 
 
 def steady(
@@ -88,7 +88,7 @@ def steady(
     kv_tokens: int | None,
     max_failed_share: float,
 ) -> CacheStart:
-    """Ask the workload with other texts until the cache has turned over; return how that went.
+    """Send the workload with other texts until the cache has turned over; return the result.
 
     Once where its size is not known. Raises `EngineError` when too many of these requests fail.
     """
@@ -107,29 +107,29 @@ def steady(
         tokens += sum(_new_tokens(one) for one in records)
         requests, rounds = requests + len(records), rounds + 1
     turned_over = None if kv_tokens is None else tokens >= kv_tokens
-    told = {"requests_before": requests, "tokens_before": tokens, "turned_over": turned_over}
+    details = {"requests_before": requests, "tokens_before": tokens, "turned_over": turned_over}
     notes = () if turned_over else (_not_turned_over(requests, tokens, kv_tokens),)
-    return CacheStart(state="steady", told=told, notes=notes)
+    return CacheStart(state="steady", details=details, notes=notes)
 
 
 def _not_turned_over(requests: int, tokens: int, kv_tokens: int | None) -> str:
-    brought = f"steady: {requests:,} requests before the run brought {tokens:,} new tokens"
+    sent = f"steady: {requests:,} requests before the run brought {tokens:,} new tokens"
     if kv_tokens is None:
-        return f"{brought}; the cache's size is not known, nor whether it has turned over"
-    return f"{brought}, fewer than the {kv_tokens:,} that the cache holds: it has not turned over"
+        return f"{sent}; the cache's size is not known, nor whether it has turned over"
+    return f"{sent}, fewer than the {kv_tokens:,} that the cache holds: it has not turned over"
 
 
 def _new_tokens(record: RequestRecord) -> int:
-    """Return the tokens that a request brought into the cache, as far as they are told."""
+    """Return the tokens that a request added to the cache, as far as they are known."""
     found = record.cached_prompt_tokens or 0
     return max(0, (record.prompt_tokens or 0) - found) + (record.output_tokens or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheFinding:
-    """How many answers told their cached tokens, and which found more than they may."""
+    """How many answers report their cached tokens, and which found more than they may."""
 
-    told: int
+    checked: int
     over: tuple[tuple[str, int, int], ...]  # request, tokens cached, tokens that it may find
 
     def facts(self) -> dict[str, Any]:
@@ -137,19 +137,19 @@ class CacheFinding:
         worst = max(self.over, key=lambda one: one[1] - one[2], default=None)
         names = ("request_id", "cached_tokens", "limit_tokens")
         return {
-            "answers_checked": self.told,
+            "answers_checked": self.checked,
             "answers_over_limit": len(self.over),
             "worst": None if worst is None else dict(zip(names, worst, strict=True)),
         }
 
     def fault(self) -> str | None:
-        """Return why the run is not what its label says; None where nothing says so."""
+        """Return why the cache was not cold; None where no answer shows that."""
         if not self.over:
             return None
         name, cached, limit = max(self.over, key=lambda one: one[1] - one[2])
         return (
-            f"the cache was warm: {len(self.over)} of {self.told} requests found more in it than "
-            f"they share with the requests before them ({name}: {cached:,} tokens, at most "
+            f"the cache was warm: {len(self.over)} of {self.checked} requests found more in it "
+            f"than they share with the requests before them ({name}: {cached:,} tokens, at most "
             f"{limit:,} could be)"
         )
 
@@ -160,7 +160,7 @@ def examine_cache(
     primed_prefixes: Sequence[Prompt],
     block_tokens: int | None,
 ) -> CacheFinding:
-    """Hold each answer's count of cached tokens against what its request can have found.
+    """Compare each answer's count of cached tokens with what its request can have found.
 
     That is the longest prefix it shares with what was primed and with any request that was sent
     before its own first byte came, in whole blocks of `block_tokens`. By that much, and not by
@@ -172,20 +172,20 @@ def examine_cache(
         for one in conversations
         for number, (turn, left) in enumerate(zip(one.turns, left_behind(one), strict=True))
     }
-    told, over = 0, []
+    checked, over = 0, []
     limits = _limits(records, prompts, primed_prefixes)
     for index, shared_tokens in limits:
         record = records[index]
         cached = record.cached_prompt_tokens
         if cached is None or record.error_kind is not None:
             continue
-        told += 1
+        checked += 1
         sent = sum(part.tokens for part in prompts[record.conversation, record.turn][0])
         counted = max(sent, record.prompt_tokens or 0)
         limit = cached_tokens_limit(shared_tokens + counted - sent, counted, block_tokens or 1)
         if cached > limit:
             over.append((record.request_id, cached, limit))
-    return CacheFinding(told=told, over=tuple(over))
+    return CacheFinding(checked=checked, over=tuple(over))
 
 
 def _limits(
@@ -203,9 +203,9 @@ def _limits(
     tree = PrefixTree()
     for prefix in primed_prefixes:
         tree.add(prefix, len(records))
-    for _, answered, index in sorted(moments):
+    for _, has_answered, index in sorted(moments):
         prompt, left = prompts[records[index].conversation, records[index].turn]
-        if answered:
+        if has_answered:
             yield index, tree.shared_tokens(prompt, index)
         else:
             tree.add(left, index)

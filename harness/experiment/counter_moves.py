@@ -13,11 +13,11 @@ _GAUGES = frozenset({"peak_running"})
 def counter_moves(
     before: ServerCounters, after: ServerCounters
 ) -> tuple[ServerCounters, tuple[str, ...]]:
-    """Return the moves, None for what the server does not count, and what must be said of them.
+    """Return the moves, None for what the server does not count, and remarks on them.
 
     A counter that comes up in between began at 0. Where none was there before, the totals are those
-    of the server's whole life: they say nothing of the run. A total that fell makes all of them
-    worthless: the server was restarted, or they are no totals.
+    of the server's whole life: they show nothing of the run. A total that fell makes all of
+    them worthless: the server was restarted, or they are no totals.
     """
     first, last = asdict(before), asdict(after)
     if all(value is None for value in first.values()):

@@ -1,9 +1,9 @@
-"""Requested → effective → observed: whether a run really was what its label says.
+"""Requested → effective → observed: whether a run really had the settings of its label.
 
 A toggle is *verified* when a counter of the server moved as it must, *contradicted* when the
-server's own word or a counter says the opposite (the run is void), *not exercised* when the load
-could not have moved the counter, and *unverifiable* when the server counts nothing that tells. What
-a stand-in counts proves nothing of the engine in whose place it stands, but may well contradict.
+reported configuration or a counter shows the opposite (the run is void), *not exercised* when the
+load could not have moved the counter, and *unverifiable* when no counter shows it. What a stand-in
+counts proves nothing of the engine in whose place it stands, but may well contradict.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Exercise:
     prefix_hit_ceiling: float | None  # share of prompt tokens that a perfect cache would find
     longest_prompt_tokens: int
     most_in_flight: int  # requests that the load may have open at once
-    kv_tokens: int | None = None  # room for KV; None: not known, so nothing was forgotten
+    kv_tokens: int | None = None  # capacity for KV; None: not known, so nothing was forgotten
 
 
 @dataclass(frozen=True, slots=True)
 class Triple:
-    """One toggle of one run: what was asked, what the server says, what was seen."""
+    """One toggle of one run: as requested, as the server reports it, and what a counter shows."""
 
     requested: str
     effective: str | None
@@ -41,8 +41,8 @@ class Triple:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """All that a rule may look at: the value asked for, and what came of it."""
+class _Observation:
+    """All that a rule may look at: the requested value, and the counters over the run."""
 
     kind: str
     counters: ServerCounters  # differences over the run
@@ -51,7 +51,7 @@ class _Seen:
 
 
 _Finding = tuple[float | None, str]  # (observed, verdict)
-_Rule = Callable[[_Seen], _Finding]
+_Rule = Callable[[_Observation], _Finding]
 
 
 def examine(
@@ -67,17 +67,18 @@ def examine(
     """
     triples = {}
     for toggle, value in settings.toggles.items():
-        seen = _Seen(value.kind, counters, exercise, settings.max_batched_tokens)
+        seen = _Observation(value.kind, counters, exercise, settings.max_batched_tokens)
         observed, verdict = _RULES.get(toggle, _no_counter)(seen)
-        says = effective.get(toggle)
-        if value == AS_IT_IS:  # nothing was asked: what a counter shows proves nothing
-            triples[toggle] = Triple(value.label, says, None, UNVERIFIABLE)
+        reported = effective.get(toggle)
+        if value == AS_IT_IS:  # nothing was requested: what a counter shows proves nothing
+            triples[toggle] = Triple(value.label, reported, None, UNVERIFIABLE)
             continue
-        if says not in (None, value.label) and value.kind != "auto":  # auto leaves it to the engine
+        # auto leaves it to the engine
+        if reported not in (None, value.label) and value.kind != "auto":
             verdict = CONTRADICTED
         if verdict == VERIFIED and engine_kind == STAND_IN:
             verdict = UNVERIFIABLE
-        triples[toggle] = Triple(value.label, says, observed, verdict)
+        triples[toggle] = Triple(value.label, reported, observed, verdict)
     return triples
 
 
@@ -95,9 +96,9 @@ def _shown(observed: float | None) -> str:
     return "nothing" if observed is None else f"{observed:.4g}"
 
 
-def _prefix_caching(seen: _Seen) -> _Finding:
+def _prefix_caching(seen: _Observation) -> _Finding:
     cached, prompt = seen.counters.cached_prompt_tokens, seen.counters.prompt_tokens
-    if cached is None or not prompt or cached > prompt:  # more found than asked: no such counter
+    if cached is None or not prompt or cached > prompt:  # more hits than tokens: not such a counter
         return None, UNVERIFIABLE
     share = cached / prompt
     if seen.kind == "off" and (cached or seen.counters.looked_up_prompt_tokens):
@@ -109,17 +110,17 @@ def _prefix_caching(seen: _Seen) -> _Finding:
     return share, VERIFIED
 
 
-def _forgot(seen: _Seen) -> bool:
-    """Return whether a cache that is on may have dropped every prefix before it was asked for."""
-    counters, room = seen.counters, seen.exercise.kv_tokens
+def _forgot(seen: _Observation) -> bool:
+    """Return whether a cache that is on may have dropped every prefix before it was needed."""
+    counters, capacity = seen.counters, seen.exercise.kv_tokens
     if counters.evicted_blocks is not None:
         return counters.evicted_blocks > 0
     went_through = (counters.prompt_tokens or 0) + (counters.output_tokens or 0)
     looked = counters.looked_up_prompt_tokens != 0  # None: lookups are not counted
-    return looked and room is not None and went_through > room
+    return looked and capacity is not None and went_through > capacity
 
 
-def _chunked_prefill(seen: _Seen) -> _Finding:
+def _chunked_prefill(seen: _Observation) -> _Finding:
     split = seen.counters.split_prefills
     if split is None:  # parts that were not the last: none of them where none was split
         split = seen.counters.partial_prefill_steps
@@ -137,7 +138,7 @@ def _chunked_prefill(seen: _Seen) -> _Finding:
     return split, NOT_EXERCISED if seen.counters.cached_prompt_tokens else CONTRADICTED
 
 
-def _chunks_of_a_real_server(seen: _Seen) -> _Finding:
+def _chunks_of_a_real_server(seen: _Observation) -> _Finding:
     """Judge by a lower bound: that it is 0 proves nothing, neither that none was split."""
     split = seen.counters.split_prefills_at_least
     if split:
@@ -146,7 +147,7 @@ def _chunks_of_a_real_server(seen: _Seen) -> _Finding:
     return split, NOT_EXERCISED if short and split is not None else UNVERIFIABLE
 
 
-def _batching(seen: _Seen) -> _Finding:
+def _batching(seen: _Observation) -> _Finding:
     late, peak = seen.counters.late_admissions, seen.counters.peak_running
     if late is None or peak is None:
         return _mean_batch(seen)
@@ -161,8 +162,8 @@ def _batching(seen: _Seen) -> _Finding:
     return late, VERIFIED if late else NOT_EXERCISED
 
 
-def _mean_batch(seen: _Seen) -> _Finding:
-    """Judge by the sequences that got a token in a step, on average; tells none from the others."""
+def _mean_batch(seen: _Observation) -> _Finding:
+    """Judge by the sequences that got a token in a step, on average; only `none` shows in that."""
     steps, sequence_steps = seen.counters.steps, seen.counters.sequence_steps
     if not steps or sequence_steps is None or seen.kind == "static":
         return None, UNVERIFIABLE
@@ -174,7 +175,7 @@ def _mean_batch(seen: _Seen) -> _Finding:
     return mean, VERIFIED if seen.kind == "none" or mean > 1 else NOT_EXERCISED
 
 
-def _cuda_graphs(seen: _Seen) -> _Finding:
+def _cuda_graphs(seen: _Observation) -> _Finding:
     replayed = seen.counters.graph_steps
     if replayed is None:
         return None, UNVERIFIABLE
@@ -183,7 +184,7 @@ def _cuda_graphs(seen: _Seen) -> _Finding:
     return replayed, VERIFIED if replayed else NOT_EXERCISED
 
 
-def _speculative(seen: _Seen) -> _Finding:
+def _speculative(seen: _Observation) -> _Finding:
     drafted = seen.counters.drafted_tokens
     if drafted is None:
         return None, UNVERIFIABLE
@@ -192,18 +193,18 @@ def _speculative(seen: _Seen) -> _Finding:
     return drafted, VERIFIED if drafted else NOT_EXERCISED
 
 
-def _preemption(seen: _Seen) -> _Finding:
+def _preemption(seen: _Observation) -> _Finding:
     swapped, preemptions = seen.counters.swapped_tokens, seen.counters.preemptions
     if swapped is None or preemptions is None:
         return None, UNVERIFIABLE
     if seen.kind == "recompute" and swapped:
         return swapped, CONTRADICTED
-    # of a prompt that is not computed yet nothing is moved, whatever was asked for
+    # of a prompt that is not computed yet nothing is moved, whatever was requested
     moved = swapped if seen.kind == "swap" else preemptions
     return swapped, VERIFIED if moved else NOT_EXERCISED
 
 
-def _no_counter(_: _Seen) -> _Finding:
+def _no_counter(_: _Observation) -> _Finding:
     return None, UNVERIFIABLE
 
 

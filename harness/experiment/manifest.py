@@ -1,4 +1,4 @@
-"""The manifest of a run: what was planned, what its sweep shares, and what the run itself found."""
+"""The manifest of a run: what was planned, what its sweep shares, and the outcome."""
 
 from __future__ import annotations
 

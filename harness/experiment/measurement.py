@@ -26,8 +26,8 @@ from harness.experiment.request_sets import RequestSets
 from harness.experiment.warm_up import mean_service_time_ns, warm_up_conversations
 from harness.load import (
     ClosedLoop,
+    LoadResult,
     OnProgress,
-    Played,
     PlayInterrupted,
     RequestSet,
     Schedule,
@@ -91,13 +91,13 @@ class Measurement:
             time=datetime.now(UTC),
         )
         try:
-            played = self._play(self._request_set, options, ramp_ns, on_progress)
+            result = self._play(self._request_set, options, ramp_ns, on_progress)
         except PlayInterrupted as cut:
-            if not cut.played.records:
+            if not cut.result.records:
                 raise
-            outcome = self._outcome(cut.played, start, self._cut_short(cut))
+            outcome = self._outcome(cut.result, start, self._cut_short(cut))
             raise MeasurementInterrupted(outcome) from cut
-        return self._outcome(played, start)
+        return self._outcome(result, start)
 
     def _options(self) -> RequestOptions:
         run = self._run
@@ -114,7 +114,7 @@ class Measurement:
         options: RequestOptions,
         ramp_ns: int,
         on_progress: OnProgress = lambda _: None,
-    ) -> Played:
+    ) -> LoadResult:
         return play_on(
             self._transport,
             request_set.schedule(self._run.load, ramp_ns),
@@ -138,8 +138,8 @@ class Measurement:
         slots = ClosedLoop(concurrency=run.load.concurrency or 1)
         options = RequestOptions(timeout_s=run.conditions.request_timeout_s)
         workers = run.conditions.workers or 1
-        played = play_on(transport, slots, conversations, lambda _: None, options, workers)
-        return mean_service_time_ns(played.records)
+        result = play_on(transport, slots, conversations, lambda _: None, options, workers)
+        return mean_service_time_ns(result.records)
 
     def _prepared_cache(self, options: RequestOptions, ramp_ns: int) -> CacheStart:
         """Bring the emptied cache into the state that the conditions name.
@@ -170,28 +170,28 @@ class Measurement:
 
     def _cut_short(self, cut: PlayInterrupted) -> str | None:
         """Return how far the run was when it was interrupted; None: all requests had ended."""
-        ended, requests = len(cut.played.records), self._request_set.requests
+        ended, requests = len(cut.result.records), self._request_set.requests
         if ended == requests:
             return None
         left_out = f"; {cut.in_flight} in flight were cut off and are in no figure"
         return f"{ended} of {requests} requests had ended" + left_out * bool(cut.in_flight)
 
-    def _outcome(self, played: Played, start: _Start, cut_short: str | None = None) -> Outcome:
-        """Return the result of what was played; `cut_short`: how far that is of the run.
+    def _outcome(self, result: LoadResult, start: _Start, cut_short: str | None = None) -> Outcome:
+        """Return the outcome of what was sent; `cut_short`: how far that is of the run.
 
-        What the server counts then holds the requests that were cut off too, and proves nothing.
+        The server's counters then include the requests that were cut off, and prove nothing.
         """
-        records, endpoint = played.records, self._endpoint
-        known = self._played_facts(played, start.time)
-        counters, odd = ServerCounters(), tuple[str, ...]()
+        records, endpoint = result.records, self._endpoint
+        known = self._played_facts(result, start.time)
+        counters, remarks = ServerCounters(), tuple[str, ...]()
         if cut_short is None:
             try:
-                counters, odd = counter_moves(start.counters, endpoint.counters())
+                counters, remarks = counter_moves(start.counters, endpoint.counters())
             except EngineError as error:
                 return Outcome(
                     records=records,
                     status="failed",
-                    reason=words(error),
+                    reason=error_line(error),
                     facts=known,
                     engine_died=True,
                 )
@@ -219,7 +219,7 @@ class Measurement:
                 "cache": {**start.cache.facts(), "salted": start.salted, **found.facts()},
                 "facts": engine_facts,
             },
-            notes=(*start.cache.notes, *played.notes, *endpoint.notes, *odd),
+            notes=(*start.cache.notes, *result.notes, *endpoint.notes, *remarks),
         )
 
     def _ceiling(self, block_tokens: int | None, cache: CacheStart) -> float | None:
@@ -243,14 +243,14 @@ class Measurement:
             run.arm.settings, endpoint.effective(), counters, exercise, endpoint.engine_kind
         )
 
-    def _played_facts(self, played: Played, started: datetime) -> dict[str, Any]:
-        """Return what is known of any run that was played."""
+    def _played_facts(self, result: LoadResult, started: datetime) -> dict[str, Any]:
+        """Return what is known of any run, also of one whose engine died."""
         facts = {
             "engine_version": self._endpoint.engine_version,
             "engine_kind": self._endpoint.engine_kind,
-            "clock": played.clock,
-            "clock_origin_ns": played.origin_ns,
-            "client": played.client,
+            "clock": result.clock,
+            "clock_origin_ns": result.origin_ns,
+            "client": result.client,
             "started": started.isoformat(timespec="seconds"),
         }
         return facts if self._transport.live_history else {**facts, "history": "recorded"}
@@ -278,11 +278,11 @@ class Measurement:
         return "ok", None
 
 
-def words(error: EngineError) -> str:
+def error_line(error: EngineError) -> str:
     """Return an error and its notes as one line."""
     return "; ".join([str(error), *getattr(error, "__notes__", [])])
 
 
 def _fault(cache: CacheStart, found: CacheFinding) -> str | None:
-    """Return why the cache was not as the label says; only cold and primed promise anything."""
+    """Return why the cache was not as its state requires; only cold and primed require anything."""
     return found.fault() if cache.state in ("cold", "primed") else None

@@ -1,4 +1,4 @@
-"""The run of a real engine once more, on the embedded engine: what was to be expected of it."""
+"""The run of a real engine once more, on the embedded engine: what that predicts for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.adapters.embedded import (
     roof_sides_s,
 )
 from harness.experiment.manifest import Outcome
-from harness.experiment.measurement import Measurement, words
+from harness.experiment.measurement import Measurement, error_line
 from harness.experiment.request_sets import RequestSets
 from harness.plan import PlannedRun
 from harness.results.store import PredictionFacts, RequestRecord, RoofFacts
@@ -23,14 +23,14 @@ from harness.results.store import PredictionFacts, RequestRecord, RoofFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What was to be expected of a run; no records where nothing can be said, with the reason."""
+    """A predicted run; where nothing can be predicted, no records, and the reason."""
 
     records: Sequence[RequestRecord] | None
     facts: PredictionFacts
 
 
 def predict(run: PlannedRun, request_sets: RequestSets, measured: Outcome) -> Prediction:
-    """Return the run as the embedded engine would have done it, on virtual time.
+    """Predict the run: play it on the embedded engine, on virtual time.
 
     By the profile that the sweep names for the engine, else by the roofline of its GPUs. What the
     server reported of its cache and its drafts is taken from `measured`; the roof is beside it.
@@ -51,7 +51,7 @@ def predict(run: PlannedRun, request_sets: RequestSets, measured: Outcome) -> Pr
         )
         return Prediction(records=outcome.records, facts=facts)
     except EngineError as error:
-        return Prediction(records=None, facts=PredictionFacts(absent=words(error)))
+        return Prediction(records=None, facts=PredictionFacts(absent=error_line(error)))
     except Exception as error:  # noqa: BLE001  a prediction never costs a measurement
         reason = f"a bug of the harness, please report it: {type(error).__name__}: {error}"
         return Prediction(records=None, facts=PredictionFacts(absent=reason))

@@ -70,26 +70,26 @@ def settled(target: Target, send: Try) -> Probed:
     first = send(target)
     if not refused(first):
         return Probed(transport=target)
-    words = first.error or ""
-    for name in sorted(_optional(target), key=lambda name: name not in words):
+    refusal = first.error or ""
+    for name in sorted(_optional(target), key=lambda name: name not in refusal):
         less = _without(target, name)
         if not refused(send(less)):
-            return Probed(transport=less, notes=(_note(name, words),))
+            return Probed(transport=less, notes=(_note(name, refusal),))
     for barest in _barest(target):
         if not refused(send(barest)):
-            return _refilled(target, barest, send, words)
-    return Probed(transport=target)  # it is none of the fields; the load tells what it is
+            return _refilled(target, barest, send, refusal)
+    return Probed(transport=target)  # it is none of the fields; the load will show what it is
 
 
-def _refilled(target: Target, barest: Target, send: Try, words: str) -> Probed:
+def _refilled(target: Target, barest: Target, send: Try, refusal: str) -> Probed:
     kept = barest
     for name in reversed(_optional(target)):
         more = replace(kept, fields=kept.fields | {name})
         if not refused(send(more)):
             kept = more
-    notes = [_note(name, words) for name in _optional(target) if name not in kept.fields]
+    notes = [_note(name, refusal) for name in _optional(target) if name not in kept.fields]
     if kept.vocabulary is None and target.vocabulary is not None:
-        notes.append(f"the server refuses prompts of token ids ({one_line(words)}): {_TEXT}")
+        notes.append(f"the server refuses prompts of token ids ({one_line(refusal)}): {_TEXT}")
     return Probed(transport=kept, notes=tuple(notes))
 
 
@@ -111,10 +111,10 @@ def _without(target: Target, name: str) -> Target:
 
 
 def refused(record: RequestRecord) -> bool:
-    """Return whether a server said that it does not take what it was asked."""
+    """Return whether a server refused what the request contains."""
     return record.error_kind in _REFUSALS
 
 
-def _note(name: str, words: str) -> str:
+def _note(name: str, refusal: str) -> str:
     field = f"stream_options.{name}" if "usage" in name else name
-    return f"the server refuses {field} ({one_line(words)}), so it is not sent: {_FIELDS[name]}"
+    return f"the server refuses {field} ({one_line(refusal)}), so it is not sent: {_FIELDS[name]}"

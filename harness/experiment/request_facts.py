@@ -35,9 +35,9 @@ def prompt_counts(
 ) -> dict[str, Any]:
     """Return how prompts went out, their tokens as sent and as counted, and how many differ.
 
-    Of the answered requests whose prompt tokens are known; those of the others are `untold`. Ids
-    leave nothing to count differently; text does, and only a count that no template explains
-    differs. Later turns of a live chat, which hold the server's own answers, are left out.
+    Of the answered requests whose prompt tokens are known; the others count as `untold`. Ids leave
+    nothing to count differently; text does, and only a count that no template explains differs.
+    Later turns of a live chat, which hold the server's own answers, are left out.
     """
     sent = {
         (one.conversation_id, number): turn.prompt_tokens

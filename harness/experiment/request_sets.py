@@ -1,4 +1,4 @@
-"""What the runs of a sweep ask, drawn once for all arms that ask the same."""
+"""The request sets of a sweep's runs, drawn once for all arms that send the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RequestSets:
         self._ceilings: dict[tuple[str, str, int, int, int], float | None] = {}
 
     def of(self, run: PlannedRun) -> RequestSet:
-        """Return what `run` asks; all arms of a block ask the same."""
+        """Return the requests of `run`; they are the same for all arms of a block."""
         key = (run.workload.name, run.load.label, run.block, run.seed)
         if key not in self._drawn:
             self._drawn = {k: q for k, q in self._drawn.items() if k[2] == run.block}
@@ -23,7 +23,7 @@ class RequestSets:
         return self._drawn[key]
 
     def drawn(self, run: PlannedRun, seed: int) -> RequestSet:
-        """Return such a request set as `run` asks, of another seed; it is not kept."""
+        """Return the requests of `run` for another seed; they are not kept."""
         limit = run.arm.settings.max_model_len
         return request_set_of(run.workload, run.load, seed=seed, max_model_len=limit)
 
@@ -32,7 +32,7 @@ class RequestSets:
     ) -> float | None:
         """Return the largest share of prompt tokens that a cache of such blocks could serve.
 
-        None where the engine does not tell its blocks.
+        None where the size of the engine's blocks is not known.
         """
         if block_tokens is None:
             return None

@@ -1,4 +1,4 @@
-"""Doing what was planned: start, ask, prove, store, run by run. Nothing is decided here."""
+"""Runs a plan: start engines, measure, store, run by run. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from harness.adapters import Endpoint, EngineAdapter, EngineError
 from harness.experiment.manifest import Outcome, harness_facts, run_manifest
-from harness.experiment.measurement import Measurement, words
+from harness.experiment.measurement import Measurement, error_line
 from harness.experiment.prediction import predict
 from harness.experiment.probe import probe
 from harness.experiment.request_sets import RequestSets
@@ -27,7 +27,7 @@ _FAILED_STARTS = 2  # different arms of an engine, after which the others are no
 
 
 class SweepProgress(Protocol):
-    """Who wants to know how far the sweep is."""
+    """Gets how far the sweep is."""
 
     def starting(self, arm: PlannedArm) -> None:
         """Note that an engine is being started, which may take minutes."""
@@ -37,17 +37,17 @@ class SweepProgress(Protocol):
         """Note that `run` begins, with so many requests."""
         ...
 
-    def answered(self, requests: int) -> None:
+    def requests_done(self, requests: int) -> None:
         """Note that so many more requests of the present run have ended."""
         ...
 
     def ended(self, run: PlannedRun, status: str) -> None:
-        """Note that `run` is stored, and how it came out."""
+        """Note that `run` is stored, with that status."""
         ...
 
 
-class Sweep:
-    """One sweep on its way through its plan."""
+class SweepRunner:
+    """Runs one plan, and stores what it measures."""
 
     def __init__(self, plan: Plan, adapters: Mapping[str, EngineAdapter], directory: Path) -> None:
         self._plan = plan
@@ -67,7 +67,7 @@ class Sweep:
         }
 
     def run(self, progress: SweepProgress) -> bool:
-        """Run all that is planned and store it; return whether every run came out ok.
+        """Run all that is planned and store it; return whether every run is ok.
 
         Each run is stored when it ends: an interrupt loses the one that it interrupts. Raises
         `StoreError` when the folder exists or cannot be written.
@@ -83,14 +83,14 @@ class Sweep:
         return all(status == "ok" for status in statuses)
 
     def _stored(self, runs: list[PlannedRun], progress: SweepProgress) -> Iterator[str]:
-        """Do the runs of one server start, store each, and yield how it came out."""
+        """Run and store the runs of one server start, and yield the status of each."""
         for run, outcome in self._run_group(runs, progress):
             self._store(run, outcome)
             progress.ended(run, outcome.status)
             yield outcome.status
 
     def _store(self, run: PlannedRun, outcome: Outcome) -> None:
-        """Store a run, and beside a real engine's what was to be expected of it."""
+        """Store a run, with a prediction beside that of a real engine."""
         request_set, predicted = self._request_sets.of(run), None
         manifest = run_manifest(run, request_set, outcome, self._shared)
         if outcome.records and run.arm.engine != EMBEDDED:
@@ -102,39 +102,39 @@ class Sweep:
     def _run_group(
         self, runs: list[PlannedRun], progress: SweepProgress
     ) -> Iterator[tuple[PlannedRun, Outcome]]:
-        """Yield the runs of one server start with what came of them.
+        """Yield the runs of one server start with their outcomes.
 
-        An engine that dies in a run ends that run; the others get a new start. A bug ends what it
-        is in, told with it, and not the sweep.
+        An engine that dies in a run ends that run; the others get a new start. A bug ends the run
+        that it is in, with its traceback, and not the sweep.
         """
         left, arm = list(runs), runs[0].arm
         while left:
-            asked, facts = False, {}
+            begun, facts = False, {}
             try:
                 self._check_starts(arm)
                 with self._started(arm, left[0].block, progress) as endpoint:
                     self._starts[arm.label] = None
                     found = probe(endpoint.transport, self._plan.spec.request_timeout_s)
-                    while left and not asked:
-                        run, asked = left[0], True
+                    while left and not begun:
+                        run, begun = left[0], True
                         progress.started(run, self._request_sets.of(run).requests)
                         measurement = Measurement(
                             run, self._request_sets, endpoint, found.transport
                         )
-                        outcome = measurement.take(progress.answered)
+                        outcome = measurement.take(progress.requests_done)
                         outcome = replace(outcome, notes=(*found.notes, *outcome.notes))
                         left.pop(0)
-                        asked = outcome.engine_died
+                        begun = outcome.engine_died
                         yield run, outcome
                 continue
             except EngineError as error:
-                reason = words(error)
+                reason = error_line(error)
             except Exception as error:  # noqa: BLE001  the edge of a run
                 reason = f"a bug of the harness, please report it: {type(error).__name__}: {error}"
                 facts = {"traceback": traceback.format_exc()}
-            ended = left[:1] if asked else left  # one that does not start, starts for nobody
+            ended = left[:1] if begun else left  # one that does not start, starts for nobody
             left = left[len(ended) :]
-            if not asked:
+            if not begun:
                 self._note_failed_start(arm, reason)
             for run in ended:
                 yield run, Outcome(records=[], status="failed", reason=reason, facts=facts)
@@ -142,7 +142,7 @@ class Sweep:
     def _check_starts(self, arm: PlannedArm) -> None:
         """Raise `EngineError` where other arms of this engine have failed to start, and none did.
 
-        What is wrong with all of them needs minutes each time, and says nothing new.
+        Another start would take minutes, and fail for the same reason.
         """
         failed = self._starts.get(arm.label) or {}
         if arm.name not in failed and len(failed) >= _FAILED_STARTS:

@@ -102,7 +102,7 @@ async def play_sessions(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """A conversation on its way: what to ask, and the records so far."""
+    """A conversation in progress: its requests, and the records so far."""
 
     name: str
     requests: tuple[Request, ...]

@@ -1,11 +1,11 @@
-"""One run played: the load generator on the clock that its client needs, virtual or real."""
+"""One load, sent: the load generator on the clock that its client needs, virtual or real."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,18 +15,16 @@ from harness.interrupts import Interrupts, answering_interrupts
 from harness.load.client_facts import client_facts
 from harness.load.loadgen import play, sessions_of
 from harness.load.schedule import ClosedLoop, Schedule
-from harness.load.shard import Shard, ShardResult, Stop, marked, offer, split
-from harness.load.workers import offer_by_workers
+from harness.load.shard import OnProgress, Shard, ShardResult, Stop, marked, send_shard, split
+from harness.load.workers import send_by_workers
 from harness.results.store import RequestRecord
 from harness.timing import VirtualClock, no_search_for_garbage, run_virtual, virtual_loop
 from harness.workloads import Conversation
 
-OnProgress = Callable[[int], object]  # how many more requests have ended
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """What a run brought."""
+class LoadResult:
+    """The records of one load, with the clock and the client that they were made with."""
 
     records: list[RequestRecord]
     clock: str  # virtual | monotonic
@@ -36,12 +34,12 @@ class Played:
 
 
 class PlayInterrupted(KeyboardInterrupt):
-    """The user ended a run over HTTP early: `played` has what had ended by then."""
+    """The user ended a load over HTTP early: `result` has the requests that had ended by then."""
 
-    def __init__(self, played: Played, in_flight: int) -> None:
+    def __init__(self, result: LoadResult, in_flight: int) -> None:
         super().__init__()
-        self.played = played
-        self.in_flight = in_flight  # requests that were cut off, which are not in `played`
+        self.result = result
+        self.in_flight = in_flight  # requests that were cut off, which are not in `result`
 
 
 def play_on(
@@ -49,13 +47,13 @@ def play_on(
     schedule: Schedule,
     conversations: tuple[Conversation, ...],
     on_progress: OnProgress,
-    asking: RequestOptions | None = None,
+    options: RequestOptions | None = None,
     workers: int = 1,
-) -> Played:
+) -> LoadResult:
     """Return the records of one run over `transport`; the only place that chooses its client."""
     if transport.virtual_time:
         return _play_virtual(transport, schedule, conversations, on_progress)
-    return play_http(transport, schedule, conversations, on_progress, asking, workers)
+    return play_http(transport, schedule, conversations, on_progress, options, workers)
 
 
 def play_http(
@@ -63,10 +61,10 @@ def play_http(
     schedule: Schedule,
     conversations: tuple[Conversation, ...],
     on_progress: OnProgress,
-    asking: RequestOptions | None = None,
+    options: RequestOptions | None = None,
     workers: int = 1,
-) -> Played:
-    """Return the records of one run over HTTP, in real time, offered by `workers` processes.
+) -> LoadResult:
+    """Return the records of one run over HTTP, in real time, sent by `workers` processes.
 
     One is this process itself. Raises `EngineError` when a process may not open so many
     connections, and `PlayInterrupted` with what has ended when the user interrupts it.
@@ -76,25 +74,25 @@ def play_http(
     conversations, remarks = playable(target, conversations)
     whole = Shard(
         target=target,
-        asking=asking or RequestOptions(),
+        options=options or RequestOptions(),
         schedule=schedule,
         sessions=tuple(sessions_of(conversations)),
         origin_ns=time.perf_counter_ns(),
     )
     ahead_ns = _wall_ahead_ns()
-    brought = _offered(split(whole, workers), on_progress)
-    records = [_without_keys(record, target) for one in brought for record in one.records]
-    played = Played(
+    results = _send(split(whole, workers), on_progress)
+    records = [_without_keys(record, target) for one in results for record in one.records]
+    result = LoadResult(
         records=sorted(records, key=lambda record: record.request_id),
         clock="monotonic",
         origin_ns=whole.origin_ns,
-        client=client_facts(brought, whole, _wall_ahead_ns() - ahead_ns),
-        notes=(*remarks, *_notes(brought)),
+        client=client_facts(results, whole, _wall_ahead_ns() - ahead_ns),
+        notes=(*remarks, *_notes(results)),
     )
-    cut_off = [one.cut_off for one in brought if one.cut_off is not None]
+    cut_off = [one.cut_off for one in results if one.cut_off is not None]
     if cut_off:
-        raise PlayInterrupted(played, sum(cut_off))
-    return played
+        raise PlayInterrupted(result, sum(cut_off))
+    return result
 
 
 def _without_keys(record: RequestRecord, target: Target) -> RequestRecord:
@@ -108,21 +106,21 @@ def _without_keys(record: RequestRecord, target: Target) -> RequestRecord:
     return replace(record, error=error)
 
 
-def _offered(shares: Sequence[Shard], on_progress: OnProgress) -> list[ShardResult]:
-    if len(shares) > 1:
-        return offer_by_workers(shares, on_progress)
-    (share,) = shares
+def _send(shards: Sequence[Shard], on_progress: OnProgress) -> list[ShardResult]:
+    if len(shards) > 1:
+        return send_by_workers(shards, on_progress)
+    (shard,) = shards
     interrupts: list[Interrupts] = []
 
     @contextlib.asynccontextmanager
     async def beginning(stop: Stop) -> AsyncIterator[int]:
         loop = asyncio.get_running_loop()
-        with answering_interrupts(lambda: loop.call_soon_threadsafe(stop)) as came:
-            interrupts.append(came)
-            yield time.perf_counter_ns() - share.origin_ns
+        with answering_interrupts(lambda: loop.call_soon_threadsafe(stop)) as interrupt:
+            interrupts.append(interrupt)
+            yield time.perf_counter_ns() - shard.origin_ns
 
-    brought = offer(share, beginning, on_progress)
-    return marked([brought], interrupted=any(one.came for one in interrupts))
+    result = send_shard(shard, beginning, on_progress)
+    return marked([result], interrupted=any(one.came for one in interrupts))
 
 
 def _play_virtual(
@@ -130,8 +128,8 @@ def _play_virtual(
     schedule: Schedule,
     conversations: tuple[Conversation, ...],
     on_progress: OnProgress,
-) -> Played:
-    async def asks() -> list[RequestRecord]:
+) -> LoadResult:
+    async def send() -> list[RequestRecord]:
         loop = virtual_loop()
         texts = (part for one in conversations for turn in one.turns for part in turn.prompt)
         client = VirtualClient(engine, loop, texts)
@@ -140,8 +138,8 @@ def _play_virtual(
         )
 
     with no_search_for_garbage():
-        records = run_virtual(asks())
-    return Played(records=records, clock="virtual", origin_ns=0, client=None)
+        records = run_virtual(send())
+    return LoadResult(records=records, clock="virtual", origin_ns=0, client=None)
 
 
 def _wall_ahead_ns() -> int:
@@ -149,15 +147,15 @@ def _wall_ahead_ns() -> int:
     return time.time_ns() - time.perf_counter_ns()
 
 
-def _notes(brought: Sequence[ShardResult]) -> tuple[str, ...]:
-    about = tuple({one.about: None for one in brought if one.about is not None})
-    recorded = sum(one.facts["recorded_turns"] for one in brought)
+def _notes(results: Sequence[ShardResult]) -> tuple[str, ...]:
+    about = tuple({one.about: None for one in results if one.about is not None})
+    recorded = sum(one.facts["recorded_turns"] for one in results)
     if recorded:
         text = (
             f"{recorded} turns of live chats hold a drawn answer: the server told no ids of its own"
         )
         about = (*about, text)
-    replaced = sum(one.facts["replaced_connections"] for one in brought)
+    replaced = sum(one.facts["replaced_connections"] for one in results)
     if not replaced:
         return about
     text = (

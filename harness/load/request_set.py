@@ -1,4 +1,4 @@
-"""What one run asks, and when: the draws of a workload under a load, the same for all arms."""
+"""The requests of one run, and when: a workload drawn for a load, the same for all arms."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RequestSet:
 
     @property
     def output_tokens_per_s(self) -> float | None:
-        """Tokens asked for a second of an open loop; None where the server sets the pace."""
+        """Output tokens requested per second in open loop; None where the server sets the pace."""
         if self.starts_ns is None or self.starts_ns[-1] <= self.starts_ns[0]:
             return None
         tokens = sum(turn.output_tokens for one in self.conversations for turn in one.turns)
@@ -78,19 +78,19 @@ class RequestSet:
                 tree.add(left, 0)
 
     def schedule(self, load: Load, ramp_ns: int) -> Schedule:
-        """Return how it is offered; `ramp_ns` spreads the starts of a closed loop."""
+        """Return when it is sent; `ramp_ns` spreads the starts of a closed loop."""
         if self.starts_ns is None:
             return ClosedLoop(concurrency=load.concurrency or 1, ramp_ns=ramp_ns)
         return OpenLoop(starts_ns=self.starts_ns, max_concurrency=load.max_concurrency)
 
 
 def steady_seed(seed: int, round_number: int) -> int:
-    """Return the seed of what is asked before a run with that seed, to fill the cache."""
+    """Return the seed of the requests that fill the cache before a run with that seed."""
     return (seed ^ _STEADY_SEED) + round_number
 
 
 def request_set_of(workload: Workload, load: Load, *, seed: int, max_model_len: int) -> RequestSet:
-    """Return what `workload` asks under `load`. Raises `WorkloadError`."""
+    """Return the requests of `workload` under `load`. Raises `WorkloadError`."""
 
     def draw(requests: int | None) -> Drawn:
         return workload.draw(requests=requests, seed=seed, max_model_len=max_model_len)

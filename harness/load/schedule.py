@@ -1,4 +1,4 @@
-"""How load is offered: a number of users who wait for answers, or starts at set times."""
+"""When load is sent: a number of users who wait for answers, or starts at set times."""
 
 from __future__ import annotations
 

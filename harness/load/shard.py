@@ -1,4 +1,4 @@
-"""A share of a run's load over HTTP: what one process offers, and what it brings back."""
+"""A shard of a run's load over HTTP: what one process sends, and its result."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from harness.load.schedule import OpenLoop, Slots
 from harness.results.store import RequestRecord
 from harness.timing import Alarm, LoopLag, MonotonicClock, going_first, no_garbage_collection
 
+OnProgress = Callable[[int], object]  # gets how many more requests have ended
 Stop = Callable[[], None]  # ends what is played early; to be called in its loop
-# Entered when everything is ready, and left when the answers are read: tells when the schedule's
+# Entered when everything is ready, and left when the answers are read: yields when the schedule's
 # times begin, on the run's clock, and may stop what is played.
 Beginning = Callable[[Stop], AbstractAsyncContextManager[int]]
 
 OWN_FILES = 64  # what a process has open beside its connections
-_TOLD_S = 0.2
+_PROGRESS_S = 0.2
 _OPENED_BEFOREHAND = 1024  # connections at most that are opened before the clock starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """Conversations with their part of the schedule, and how they are asked."""
+    """Conversations with their part of the schedule, and how their requests are sent."""
 
     target: Target
-    asking: RequestOptions
+    options: RequestOptions
     schedule: Slots | OpenLoop
     sessions: tuple[Session, ...]
     origin_ns: int  # of the run's clock, on the machine's monotonic clock
-    processes: int = 1  # that offer the run together
+    processes: int = 1  # that send the run together
 
     @property
     def most_at_once(self) -> int:
@@ -50,7 +51,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardResult:
-    """What a share brought: its records, and what is known of the client that made them."""
+    """The records of a shard, and what is known of the client that made them."""
 
     records: list[RequestRecord]
     kind: str  # http | aiohttp
@@ -58,36 +59,36 @@ class ShardResult:
     opened_connections: int
     open_files_limit: int
     facts: dict[str, Any]  # as in a manifest's client.workers
-    cut_off: int | None = None  # requests in flight when it was stopped; None: it came to its end
+    cut_off: int | None = None  # requests in flight when it was stopped; None: it ended by itself
 
 
-def marked(brought: Sequence[ShardResult], *, interrupted: bool) -> list[ShardResult]:
-    """Return what the shares of one run brought; of an interrupted run each was stopped.
+def marked(results: Sequence[ShardResult], *, interrupted: bool) -> list[ShardResult]:
+    """Return the results of one run's shards; of an interrupted run each counts as stopped.
 
-    Also one that had just come to its end: an interrupt is not to be lost.
+    Also one that had just ended by itself: an interrupt is not to be lost.
     """
     if not interrupted:
-        return list(brought)
-    return [replace(one, cut_off=one.cut_off or 0) for one in brought]
+        return list(results)
+    return [replace(one, cut_off=one.cut_off or 0) for one in results]
 
 
-def split(share: Shard, workers: int) -> tuple[Shard, ...]:
-    """Return the parts of `share` for so many processes, fewer where there is too little to do.
+def split(shard: Shard, workers: int) -> tuple[Shard, ...]:
+    """Split `shard` for so many processes, fewer where there is too little to do.
 
     Conversations, slots and a cap on concurrency are dealt out one by one: in open loop the same
     requests are due at the same times, in closed loop slots and conversations are split evenly.
     """
-    schedule = share.schedule
+    schedule = shard.schedule
     places = len(schedule.starts_ns)
     if isinstance(schedule, OpenLoop) and schedule.max_concurrency is not None:
         places = min(places, schedule.max_concurrency)
-    parts = max(1, min(workers, places, len(share.sessions)))
+    parts = max(1, min(workers, places, len(shard.sessions)))
     return tuple(
         replace(
-            share,
+            shard,
             schedule=_dealt(schedule, part, parts),
             processes=parts,
-            sessions=share.sessions[part::parts],
+            sessions=shard.sessions[part::parts],
         )
         for part in range(parts)
     )
@@ -103,46 +104,44 @@ def _dealt(schedule: Slots | OpenLoop, part: int, parts: int) -> Slots | OpenLoo
     return OpenLoop(starts_ns=starts_ns, max_concurrency=cap)
 
 
-def offer(share: Shard, beginning: Beginning, told: Callable[[int], object]) -> ShardResult:
-    """Return what came of `share`, offered by this process in real time.
+def send_shard(shard: Shard, beginning: Beginning, on_progress: OnProgress) -> ShardResult:
+    """Send `shard` from this process, in real time, and return its result.
 
-    `told` hears some times a second how many more requests have ended, 0 when none has. What has
-    ended is returned also where it is stopped early, by what `beginning` was given. Raises
-    `EngineError` when the process may not open so many connections.
+    `on_progress` gets the number of requests that ended since its last call, some times a second,
+    0 when none has. Requests that had ended are returned also where it is stopped early, by what
+    `beginning` was given. Raises `EngineError` when the process may not open so many connections.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_on_time(share, beginning, told))
+        return runner.run(_on_time(shard, beginning, on_progress))
 
 
-async def _on_time(
-    share: Shard, beginning: Beginning, told: Callable[[int], object]
-) -> ShardResult:
+async def _on_time(shard: Shard, beginning: Beginning, on_progress: OnProgress) -> ShardResult:
     with Alarm() as alarm:
-        return await _offer(share, MonotonicClock(share.origin_ns, alarm), beginning, told)
+        return await _send(shard, MonotonicClock(shard.origin_ns, alarm), beginning, on_progress)
 
 
-async def _offer(
-    share: Shard, clock: MonotonicClock, beginning: Beginning, told: Callable[[int], object]
+async def _send(
+    shard: Shard, clock: MonotonicClock, beginning: Beginning, on_progress: OnProgress
 ) -> ShardResult:
-    limit = _open_files(share.most_at_once)
+    limit = _open_files(shard.most_at_once)
     ended, playing = list[RequestRecord](), _Playing()
-    async with client_for(share.target, clock, share.asking) as client:
-        for session in share.sessions:
+    async with client_for(shard.target, clock, shard.options) as client:
+        for session in shard.sessions:
             client.prepare(one for one in session.requests if one.turn == 0 or not one.live)
-        await client.connect(min(share.most_at_once, _OPENED_BEFOREHAND))
+        await client.connect(min(shard.most_at_once, _OPENED_BEFOREHAND))
         with no_garbage_collection():  # before the start: a collection takes as long as many sends
             async with beginning(playing.stop) as begin_ns:
                 with (
-                    going_first(share.processes) as priority,
+                    going_first(shard.processes) as priority,
                     LoopLag() as lag,
-                    _count(told, ended),
+                    _count(on_progress, ended),
                 ):
                     used = _used()
                     play = play_sessions(
                         client,
                         clock,
-                        share.schedule,
-                        share.sessions,
+                        shard.schedule,
+                        shard.sessions,
                         begin_ns,
                         progress=ended.append,
                     )
@@ -183,7 +182,7 @@ class _Playing:
             self._task.cancel()
 
     async def over(self, play: Coroutine[Any, Any, object]) -> bool:
-        """Return whether `play` came to its own end, or else was stopped."""
+        """Return whether `play` ended by itself, or else was stopped."""
         self._task = asyncio.create_task(play)
         if self._stopped:
             self._task.cancel()
@@ -197,22 +196,22 @@ class _Playing:
 
 
 @contextmanager
-def _count(told: Callable[[int], object], ended: list[RequestRecord]) -> Iterator[None]:
-    """Enter to tell now and then how many more have ended: seldom, since the load comes first."""
+def _count(on_progress: OnProgress, ended: list[RequestRecord]) -> Iterator[None]:
+    """Enter to report how many more have ended: seldom, since the load comes first."""
     loop, known = asyncio.get_running_loop(), 0
 
-    def tell() -> None:
+    def report() -> None:
         nonlocal known
-        timers[0] = loop.call_later(_TOLD_S, tell)
-        told(len(ended) - known)
+        timers[0] = loop.call_later(_PROGRESS_S, report)
+        on_progress(len(ended) - known)
         known = len(ended)
 
-    timers = [loop.call_later(_TOLD_S, tell)]
+    timers = [loop.call_later(_PROGRESS_S, report)]
     try:
         yield
     finally:
         timers[0].cancel()
-        told(len(ended) - known)
+        on_progress(len(ended) - known)
 
 
 def _used() -> tuple[float, float]:

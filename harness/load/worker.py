@@ -1,4 +1,4 @@
-"""One load generator process among several: takes its share from a pipe, sends back what came."""
+"""One load generator process among several: gets its shard from a pipe, sends back its result."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from collections.abc import AsyncIterator, Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from harness.load.shard import Shard, ShardResult, Stop, offer
+from harness.load.shard import Shard, ShardResult, Stop, send_shard
 
 
 class _Worker:
-    """Talks to the parent: ready → begin (→ stop), then counts, then what came of it."""
+    """Talks to the parent: ready → begin (→ stop), then counts, then the result."""
 
     def __init__(self, parent: Connection) -> None:
         self._parent = parent
 
     @contextlib.asynccontextmanager
     async def beginning(self, stop: Stop) -> AsyncIterator[int]:
-        """Say that all is ready, and yield when the run begins, on its clock."""
+        """Report that all is ready, and yield when the run begins, on its clock."""
         self._parent.send("ready")
-        told = asyncio.Event()
-        self._watch(told.set)  # not waited for in recv: connections are tended meanwhile
-        await told.wait()
+        begun = asyncio.Event()
+        self._watch(begun.set)  # not waited for in recv: connections are tended meanwhile
+        await begun.wait()
         begin_ns: int = self._parent.recv()
         self._watch(self._stop, stop)
         try:
@@ -36,30 +36,30 @@ class _Worker:
             asyncio.get_running_loop().remove_reader(self._parent.fileno())
 
     def _watch(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Have the loop call when the parent speaks.
+        """Have the loop call when the parent sends something.
 
-        The loop makes a pipe that it watches one that never waits; sending what came of a run
+        The loop makes a pipe that it watches one that never waits; sending the result of a run
         would fail as soon as the pipe is full.
         """
         asyncio.get_running_loop().add_reader(self._parent.fileno(), call, *arguments)
         os.set_blocking(self._parent.fileno(), True)
 
     def _stop(self, stop: Stop) -> None:
-        """Stop, as the parent says; end at once where it is not there any more."""
+        """Stop, as the parent orders; end at once where the parent is gone."""
         asyncio.get_running_loop().remove_reader(self._parent.fileno())
         try:
             self._parent.recv()
         except (EOFError, OSError):
-            os._exit(1)  # nobody will take what came
+            os._exit(1)  # nobody will take the result
         stop()
 
 
 def work(parent: Connection) -> ShardResult | BaseException:
-    """Return what came of the share that the parent sends."""
-    share: Shard = parent.recv()
+    """Return the result of the shard that the parent sends, or the error that it ended with."""
+    shard: Shard = parent.recv()
     worker = _Worker(parent)
     try:
-        return offer(share, worker.beginning, parent.send)
+        return send_shard(shard, worker.beginning, parent.send)
     except Exception as error:  # noqa: BLE001  raised again where the user is
         error.add_note("in a load generator process: " + traceback.format_exc())
         return error

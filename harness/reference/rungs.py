@@ -19,7 +19,7 @@ import numpy as np
 from harness.adapters import EngineError
 from harness.calibration import MedianAndP99, Rung
 from harness.client import allow_open_files
-from harness.load import OWN_FILES, Played, RequestSet, play_http, request_set_of
+from harness.load import OWN_FILES, LoadResult, RequestSet, play_http, request_set_of
 from harness.reference.log import ReferenceLog
 from harness.reference.process import ReferenceProcess, reference_process
 from harness.reference.stamp_errors import stamp_errors
@@ -117,7 +117,7 @@ def _request_set(load: Load, output_tokens: int) -> RequestSet:
     return request_set_of(workload, load, seed=0, max_model_len=1 << 20)
 
 
-def _rung(streams: int, played: Played, queued: float | None, log: ReferenceLog) -> Rung:
+def _rung(streams: int, played: LoadResult, queued: float | None, log: ReferenceLog) -> Rung:
     failed = [record for record in played.records if record.error_kind is not None]
     if failed:
         error = EngineError(f"{len(failed)} of {len(played.records)} requests failed")

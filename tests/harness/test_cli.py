@@ -16,7 +16,7 @@ from harness import __version__
 from harness.adapters.embedded.adapter import EmbeddedAdapter
 from harness.cli import main
 from harness.commands import sweeps
-from harness.experiment.sweep import Sweep
+from harness.experiment.sweep import SweepRunner
 from harness.plan.make import make_plan
 from harness.plan.planned import PlannedRun
 from harness.progress import LiveProgress
@@ -170,7 +170,7 @@ def test_a_report_of_no_sweep_is_exit_2(folder: str, capsys: pytest.CaptureFixtu
 def broken_sweep(error: BaseException) -> Callable[..., object]:
     """Return a sweep's `run` that stores its folder and then breaks."""
 
-    def run(self: Sweep, progress: object) -> bool:
+    def run(self: SweepRunner, progress: object) -> bool:
         self._directory.mkdir(parents=True)
         raise error
 
@@ -193,7 +193,7 @@ def test_what_breaks_a_sweep_under_way_has_its_own_code(
     told: str,
 ) -> None:
     """1 and 130 mean that something was begun, and is there."""
-    monkeypatch.setattr(Sweep, "run", broken_sweep(error))
+    monkeypatch.setattr(SweepRunner, "run", broken_sweep(error))
 
     assert main(["run", str(write(tmp_path, **TINY)), "--out", "out"]) == code
 
@@ -202,7 +202,7 @@ def test_what_breaks_a_sweep_under_way_has_its_own_code(
 
 def test_a_bug_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only foreseen errors become messages; a bug that looked like one would never be mended."""
-    monkeypatch.setattr(Sweep, "run", broken_sweep(ZeroDivisionError("a bug")))
+    monkeypatch.setattr(SweepRunner, "run", broken_sweep(ZeroDivisionError("a bug")))
 
     with pytest.raises(ZeroDivisionError):
         main(["run", str(write(tmp_path, **TINY)), "--out", "out"])

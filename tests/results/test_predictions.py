@@ -20,7 +20,7 @@ from harness.adapters.embedded.engine.config import EngineConfig
 from harness.adapters.embedded.engine.speculative import SpeculativeConfig
 from harness.adapters.embedded.prediction import ReportedValues, _accepting
 from harness.adapters.embedded.step_time.fitted import profile_text
-from harness.experiment.sweep import Sweep
+from harness.experiment.sweep import SweepRunner
 from harness.plan.make import make_plan
 from harness.reporting import rebuild
 from harness.results.analysis import summarize
@@ -76,7 +76,7 @@ def run(
     path.write_text(text, encoding="utf-8")
     engines = {name: kind() for name, kind in ENGINES.items()}
     plan = make_plan(load_sweep(path, engines=tuple(engines)), engines)
-    Sweep(plan, engines, folder / gpu).run(Quiet())
+    SweepRunner(plan, engines, folder / gpu).run(Quiet())
     return folder / gpu
 
 

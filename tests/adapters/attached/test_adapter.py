@@ -19,7 +19,7 @@ from harness.adapters import ENGINES
 from harness.adapters.attached.server import attach
 from harness.adapters.base import EngineError
 from harness.adapters.endpoint import EngineAdapter
-from harness.experiment.sweep import Sweep
+from harness.experiment.sweep import SweepRunner
 from harness.plan.make import make_plan
 from harness.plan.planned import Plan
 from harness.results.store.sweep_folder import read_runs
@@ -121,7 +121,9 @@ def test_a_sweep_leaves_out_what_a_server_refuses(tmp_path: Path) -> None:
         path = sweep_file(tmp_path, server.url)
         path.write_text(path.read_text(encoding="utf-8").replace("their-model", "m"))
         plan = plan_of(path)
-        Sweep(plan, {name: kind() for name, kind in ENGINES.items()}, tmp_path / "out").run(Quiet())
+        SweepRunner(plan, {name: kind() for name, kind in ENGINES.items()}, tmp_path / "out").run(
+            Quiet()
+        )
 
     runs = list(read_runs(tmp_path / "out"))
     assert {run.manifest.status for run in runs} == {"ok"}

@@ -13,7 +13,7 @@ from stand_in import processes_with
 from trtllm_settings import PATIENCE, SCRIPT
 
 from harness.adapters.tensorrt_llm.adapter import TensorRtLlmAdapter
-from harness.experiment.sweep import Sweep
+from harness.experiment.sweep import SweepRunner
 from harness.plan.make import make_plan
 from harness.results.analysis import summarize
 from harness.results.store.sweep_folder import read_runs
@@ -71,7 +71,7 @@ def summary_of(
     )
     engines = {"tensorrt-llm": TensorRtLlmAdapter(poll_s=0.1)}
     plan = make_plan(load_sweep(path, engines=engines), engines)
-    Sweep(plan, engines, folder / "out").run(Quiet())
+    SweepRunner(plan, engines, folder / "out").run(Quiet())
     assert not processes_with(model.name)
     return summarize(folder / "out").document()
 

@@ -17,7 +17,7 @@ from relays import below_a_path, tls_relay
 
 from harness.adapters import ENGINES
 from harness.adapters.endpoint import EngineAdapter
-from harness.experiment.sweep import Sweep
+from harness.experiment.sweep import SweepRunner
 from harness.plan.make import make_plan
 from harness.plan.planned import PlannedArm, PlannedRun
 from harness.results.analysis import summarize
@@ -71,7 +71,7 @@ class Quiet:
 
     def started(self, run: PlannedRun, requests: int) -> None: ...
 
-    def answered(self, requests: int) -> None: ...
+    def requests_done(self, requests: int) -> None: ...
 
     def ended(self, run: PlannedRun, status: str) -> None: ...
 
@@ -80,7 +80,7 @@ def virtual_figures(folder: Path) -> dict[str, Any]:
     path = folder / "sweep.yaml"
     path.write_text(SWEEP, encoding="utf-8")
     engines: dict[str, EngineAdapter] = {name: kind() for name, kind in ENGINES.items()}
-    Sweep(make_plan(load_sweep(path), engines), engines, folder / "out").run(Quiet())
+    SweepRunner(make_plan(load_sweep(path), engines), engines, folder / "out").run(Quiet())
     runs = summarize(folder / "out").document()["runs"]
     figures: dict[str, Any] = next(run["metrics"] for run in runs if run["arm"] == "baseline")
     return figures

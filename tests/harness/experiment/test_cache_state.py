@@ -17,7 +17,7 @@ from harness.adapters.base import EngineSettings, Target
 from harness.adapters.embedded.adapter import EmbeddedAdapter, EmbeddedEndpoint
 from harness.adapters.embedded.engine.sequence import Sequence
 from harness.experiment.cache_state import examine_cache, fresh_salt
-from harness.experiment.sweep import Sweep
+from harness.experiment.sweep import SweepRunner
 from harness.plan.make import make_plan
 from harness.results.analysis import summarize
 from harness.results.store.records import RequestRecord
@@ -64,7 +64,7 @@ def ran(
     path.write_text(SWEEP.format(workload=workload, loads=loads, cache=cache), encoding="utf-8")
     made = adapters(embedded)
     plan = make_plan(load_sweep(path, engines=tuple(made), environment={}), made)
-    Sweep(plan, made, folder / "out").run(Quiet())
+    SweepRunner(plan, made, folder / "out").run(Quiet())
     return [run for run in read_runs(folder / "out") if run.manifest.arm == "baseline"]
 
 

@@ -16,7 +16,7 @@ from harness.adapters import ENGINES
 from harness.adapters.base import EngineError, EngineSettings, ToggleValue
 from harness.adapters.embedded.adapter import EmbeddedAdapter, EmbeddedEndpoint
 from harness.adapters.endpoint import EngineAdapter
-from harness.experiment.sweep import Sweep
+from harness.experiment.sweep import SweepRunner
 from harness.plan.make import make_plan
 from harness.plan.planned import Plan, PlannedArm, PlannedRun
 from harness.results.analysis import summarize
@@ -60,7 +60,7 @@ class Quiet:
     def started(self, run: PlannedRun, requests: int) -> None:
         assert requests > 0
 
-    def answered(self, requests: int) -> None:
+    def requests_done(self, requests: int) -> None:
         if self._left is not None:
             self._left -= 1
             if self._left == -1:  # once, as Ctrl-C does
@@ -96,7 +96,7 @@ def summary_of(
 ) -> dict[str, Any]:
     engines = adapters(engine)
     plan = planned(sweep_file(folder, toggles, load, base), engines)
-    Sweep(plan, engines, folder / "out").run(Quiet())
+    SweepRunner(plan, engines, folder / "out").run(Quiet())
     return summarize(folder / "out").document()
 
 
@@ -187,7 +187,7 @@ def test_two_sweeps_with_one_seed_are_the_same_to_the_byte(tmp_path: Path) -> No
 
     stored = []
     for name, file in (("one", path), ("two", path), ("three", other)):
-        Sweep(planned(file, engines), engines, tmp_path / name).run(Quiet())
+        SweepRunner(planned(file, engines), engines, tmp_path / name).run(Quiet())
         stored.append(
             sorted(run.read_bytes() for run in (tmp_path / name).glob("*/records.parquet"))
         )
@@ -304,7 +304,7 @@ def test_an_interrupt_keeps_what_was_finished(tmp_path: Path) -> None:
     watcher = Quiet(interrupt_after=200)  # 160 requests a run
 
     with pytest.raises(KeyboardInterrupt):
-        Sweep(plan, engines, tmp_path / "out").run(watcher)
+        SweepRunner(plan, engines, tmp_path / "out").run(watcher)
 
     assert watcher.statuses == ["ok"]
     assert len(list(read_runs(tmp_path / "out"))) == 1

@@ -22,7 +22,7 @@ from streams import DONE, chunked, token, usage_event
 from harness.adapters.base import Target
 from harness.client.http.request_body import RequestOptions
 from harness.load.loadgen import sessions_of
-from harness.load.play import Played, PlayInterrupted, play_http
+from harness.load.play import LoadResult, PlayInterrupted, play_http
 from harness.load.schedule import ClosedLoop, OpenLoop, Slots
 from harness.load.shard import Shard, split
 from harness.workloads.base import Conversation, Segment, Turn
@@ -72,7 +72,7 @@ def played(
     schedule: ClosedLoop | OpenLoop,
     asked: tuple[Conversation, ...],
     workers: int,
-) -> Played:
+) -> LoadResult:
     """Play with so many workers, every answer counted."""
     counted = list[int]()
     target = Target(url=server.url, model="m", fields=frozenset({"include_usage"}))
@@ -183,7 +183,7 @@ def test_an_interrupt_stops_all_workers_and_loses_nothing_that_had_ended() -> No
         with pytest.raises(PlayInterrupted) as caught:
             play_http(target, ClosedLoop(concurrency=4), conversations(5_000), answered, None, 2)
 
-    records = caught.value.played.records
+    records = caught.value.result.records
     assert 20 < len(records) < 5_000
     assert {one.error_kind for one in records} == {None}
     assert caught.value.in_flight <= 4
@@ -218,7 +218,7 @@ def test_splitting_loses_and_doubles_nothing(
     slots = Slots(starts_ns=tuple(range(min(places, count))))
     whole = Shard(
         target=Target(url="http://127.0.0.1:1", model="m"),
-        asking=RequestOptions(),
+        options=RequestOptions(),
         schedule=OpenLoop(starts_ns=starts, max_concurrency=places) if open_loop else slots,
         sessions=tuple(sessions_of(conversations(count))),
         origin_ns=0,

@@ -25,7 +25,7 @@ from harness.cli import main
 from harness.commands import fit as fit_command
 from harness.experiment.prediction import predict
 from harness.experiment.request_sets import RequestSets
-from harness.experiment.sweep import Sweep
+from harness.experiment.sweep import SweepRunner
 from harness.plan.make import make_plan
 from harness.plan.planned import Plan
 from harness.prediction.fit import HeldOutMetric, fitted_costs, held_out_metrics, measured_run
@@ -87,7 +87,7 @@ def played(folder: Path) -> tuple[Plan, Path]:
     """Return a sweep that was run at known costs, and where it is stored."""
     engines = {name: kind() for name, kind in ENGINES.items()}
     plan = make_plan(load_sweep(sweep_file(folder), engines=tuple(engines)), engines)
-    Sweep(plan, engines, folder / "out").run(Quiet())
+    SweepRunner(plan, engines, folder / "out").run(Quiet())
     return plan, folder / "out"
 
 

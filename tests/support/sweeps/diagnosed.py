@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.adapters import ENGINES
-from harness.experiment.sweep import Sweep
+from harness.experiment.sweep import SweepRunner
 from harness.plan.make import make_plan
 from harness.plan.planned import PlannedArm, PlannedRun
 from harness.results.diagnosis.document import diagnosis
@@ -46,7 +46,7 @@ class Quiet:
     def started(self, run: PlannedRun, requests: int) -> None:
         assert requests > 0
 
-    def answered(self, requests: int) -> None:
+    def requests_done(self, requests: int) -> None:
         pass
 
     def ended(self, run: PlannedRun, status: str) -> None:
@@ -65,7 +65,7 @@ def play(folder: Path, **sections: str) -> Path:
     adapters = {name: kind() for name, kind in ENGINES.items()}
     plan = make_plan(load_sweep(file), adapters)
     once = tuple(run for run in plan.runs if run.arm.name != "baseline-again")
-    Sweep(replace(plan, runs=once), adapters, folder / "runs").run(Quiet())
+    SweepRunner(replace(plan, runs=once), adapters, folder / "runs").run(Quiet())
     return folder / "runs"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from harness.adapters import ENGINES
 from harness.adapters.base import BASELINE, EngineSettings, ToggleValue
 from harness.adapters.endpoint import EngineAdapter
-from harness.experiment.sweep import Sweep
+from harness.experiment.sweep import SweepRunner
 from harness.plan.make import make_plan
 from harness.plan.planned import PlannedArm, PlannedRun
 from harness.results.store.sweep_folder import read_runs
@@ -21,7 +21,7 @@ class _Quiet:
 
     def starting(self, arm: PlannedArm) -> None: ...
     def started(self, run: PlannedRun, requests: int) -> None: ...
-    def answered(self, requests: int) -> None: ...
+    def requests_done(self, requests: int) -> None: ...
     def ended(self, run: PlannedRun, status: str) -> None: ...
 
 
@@ -42,5 +42,5 @@ def swept(folder: Path, text: str) -> Mapping[str, Mapping[str, Any]]:
     path = folder / "sweep.yaml"
     path.write_text(text, encoding="utf-8")
     adapters: dict[str, EngineAdapter] = {name: kind() for name, kind in ENGINES.items()}
-    Sweep(make_plan(load_sweep(path), adapters), adapters, folder / "out").run(_Quiet())
+    SweepRunner(make_plan(load_sweep(path), adapters), adapters, folder / "out").run(_Quiet())
     return {run.manifest.arm: run.manifest.model_dump() for run in read_runs(folder / "out")}
