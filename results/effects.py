@@ -178,7 +178,7 @@ def _window_kind(run: RunRow) -> str | None:
 
 
 def _window_notes(run: RunRow, comparisons: Sequence[ArmComparison]) -> list[str]:
-    """Return a note where ramp and drain are in the figures of one side only."""
+    """Return a note where ramp and drain are in the metrics of one side only."""
     arms = list(dict.fromkeys(c.arm for c in comparisons if c.windows_differ))
     if not arms:
         return []

@@ -1,6 +1,6 @@
 """The only formulas: from the records of a run to its metrics. `docs/metrics.md` in code.
 
-Inside the tables here an absent figure is NaN, which is how pandas writes "not there"; what leaves
+Inside the tables here an absent value is NaN, which is how pandas writes "not there"; what leaves
 this module as a metric is a number or None.
 """
 
@@ -73,7 +73,7 @@ def per_request(table: RecordTable, *, open_loop: bool) -> pd.DataFrame:
     # one read of the socket may complete all events of an answer: then no pace was seen
     gap_seen = ok & (last > first) & (later > 0)
     due = scheduled if open_loop else np.full(len(table), np.nan)
-    figures = {
+    spans_ns = {
         "ttft_ms": first - sent,
         "scheduled_ttft_ms": first - due,
         "tpot_ms": np.divide(last - first, later, out=np.full(len(table), np.nan), where=gap_seen),
@@ -105,7 +105,7 @@ def per_request(table: RecordTable, *, open_loop: bool) -> pd.DataFrame:
             "finished": columns["finish_reason"].notna(),
             "token_times_known": ok & (event_sum == tokens),
             "send_delay_ms": (sent - due) / 1e6,
-            **{name: np.where(seen, span_ns / 1e6, np.nan) for name, span_ns in figures.items()},
+            **{name: np.where(seen, span_ns / 1e6, np.nan) for name, span_ns in spans_ns.items()},
         }
     )
 

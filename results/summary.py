@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from harness.results.statistics import Distribution
 from harness.results.store import (
+    JSON_SCHEMA,
     CacheFacts,
     Evidence,
     HardwareFacts,
@@ -304,4 +305,5 @@ def parsed_summary(document: Mapping[str, Any]) -> Summary:
 
 def summary_schema() -> dict[str, Any]:
     """Return the JSON schema of `summary.json`."""
-    return TypeAdapter(Summary).json_schema(mode="serialization")
+    schema = TypeAdapter(Summary).json_schema(mode="serialization")
+    return {"$schema": JSON_SCHEMA, **schema}

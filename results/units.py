@@ -1,4 +1,4 @@
-"""How figures are written for people: the only place that rounds a number for the eye."""
+"""How numbers are written for people: the only place that rounds one for the eye."""
 
 from __future__ import annotations
 

@@ -119,8 +119,8 @@ class _Column:
         p50_ms, p99_ms = _marks_ms(arm, self.metric)
         if arm.arm == BASELINE and p50_ms:
             self.axes.axvline(p50_ms * self.factor, color=INK, linewidth=0.7, dashes=(4, 3))
-        self._mark(place, p50_ms, "p50", doubtful=False)
-        self._mark(place, p99_ms, "p99", doubtful=not arm.p99_reliable)
+        self._mark(place, p50_ms, "p50", unreliable=False)
+        self._mark(place, p99_ms, "p99", unreliable=not arm.p99_reliable)
         if arm.status != "ok":
             self._text(place, 0.985, arm.status.upper(), weight="bold", color=FAINT)
 
@@ -133,14 +133,14 @@ class _Column:
         self.axes.fill_between(places, low, high, linewidth=0.4, **look)
 
     def _mark(
-        self, place: float, value_ms: float | None, statistic: str, *, doubtful: bool
+        self, place: float, value_ms: float | None, statistic: str, *, unreliable: bool
     ) -> None:
         text = ABSENT
         if value_ms is not None:
             value = value_ms * self.factor
-            text = "~" * doubtful + significant(value)
+            text = "~" * unreliable + significant(value)
             half, width = (0.34, 1.6) if statistic == "p50" else (0.24, 0.9)
-            ends, line = (place - half, place + half), ":" if doubtful else "-"
+            ends, line = (place - half, place + half), ":" if unreliable else "-"
             self.axes.plot((value, value), ends, color=INK, linewidth=width, linestyle=line)
         self._text(place, FIGURE_PLACES[statistic], text, fontsize=6.5)
 

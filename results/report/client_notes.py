@@ -148,10 +148,10 @@ def certificate_lines(run: RunRow) -> Iterator[str]:
 
 
 def client_mark(*arms: ArmRow | None) -> str:
-    """Return the mark of a figure that rests on a DEGRADED client of one of these arms, or ""."""
+    """Return the mark of a value that rests on a DEGRADED client of one of these arms, or ""."""
     return f" {MARK}" if any(arm is not None and is_degraded(arm) for arm in arms) else ""
 
 
 def is_degraded(arm: ArmRow) -> bool:
-    """Return whether an arm's figures rest on a client that is believed with care only."""
+    """Return whether an arm's metrics rest on a client that is trusted with care only."""
     return arm.status == "ok" and arm.certificate == DEGRADED

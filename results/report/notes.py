@@ -1,4 +1,4 @@
-"""What a reader must know beside the figures: windows, counts, failures, doubts, faulty arms."""
+"""What a reader must know beside the metrics: windows, counts, failures, warnings, faulty arms."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def faulty_runs(panel: Panel) -> list[str]:
 
 
 def gathered_warnings(summary: Summary, most: int) -> list[tuple[str, str, str, int]]:
-    """Return the reasons to doubt runs as (name, message, remedy, runs that have it).
+    """Return the warnings as (name, message, remedy, number of runs that have it).
 
     Of one check, `most` different messages at most; the rest is counted in a last one.
     """
@@ -128,7 +128,7 @@ def gathered_warnings(summary: Summary, most: int) -> list[tuple[str, str, str, 
         for warning in run.warnings:
             message = warning.message, warning.remedy
             found.setdefault(warning.name, Counter())[message] += 1
-    return [doubt for name, counter in found.items() for doubt in _shortened(name, counter, most)]
+    return [one for name, counter in found.items() for one in _shortened(name, counter, most)]
 
 
 def _shortened(

@@ -282,8 +282,8 @@ def _metric_cell(arm: ArmRow, metric: str, unit: tuple[str, float]) -> str:
     value = arm.metrics.get(metric)
     if value is None:
         return ABSENT
-    doubtful = metric.endswith(".p99") and not arm.p99_reliable
-    return "~" * doubtful + significant(value * unit[1])
+    unreliable = metric.endswith(".p99") and not arm.p99_reliable
+    return "~" * unreliable + significant(value * unit[1])
 
 
 # Figures ----------------------------------------------------------------------------------------

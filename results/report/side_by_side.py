@@ -122,8 +122,8 @@ def _metric_cell(base: ArmRow, metric: str, factor: float) -> str:
     value = base.metrics.get(metric)
     if value is None:
         return ABSENT
-    doubtful = metric.endswith(".p99") and not base.p99_reliable
-    return "~" * doubtful + significant(value * factor)
+    unreliable = metric.endswith(".p99") and not base.p99_reliable
+    return "~" * unreliable + significant(value * factor)
 
 
 def _toggles(panel: Panel, engines: Sequence[str]) -> Iterator[tuple[str, tuple[Ratios, ...]]]:

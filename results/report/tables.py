@@ -70,7 +70,7 @@ def print_summary(summary: Summary, console: Console) -> None:
     """Print one table for each workload × load, then what a reader must know of all of them.
 
     A line takes 100 columns at most, also where the console does not know its width; a pipe has
-    that of the variable COLUMNS. Where figures and ratios do not fit beside each other, they
+    that of the variable COLUMNS. Where metrics and ratios do not fit beside each other, they
     become two tables.
     """
     known = console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
@@ -169,11 +169,11 @@ def _wrap(line: str, width: int, indent: str = "  ") -> list[str]:
 
 def _tables(panel: Panel, width: int) -> list[Table]:
     rows = _rows(panel)
-    figures = _figure_columns(panel, rows)
+    metrics = _metric_columns(panel, rows)
     ratios = _ratio_columns(panel, rows) if panel.effects else []
-    together = [*figures, *ratios]
+    together = [*metrics, *ratios]
     fits = _room(together, width) >= _NAME_COLUMNS
-    parts = [together] if fits or not ratios else [figures, ratios]
+    parts = [together] if fits or not ratios else [metrics, ratios]
     return [_table(rows, part, width) for part in parts]
 
 
@@ -225,18 +225,18 @@ def _cell(text: str) -> Text:
     return Text(text, style=_MARK_STYLES.get(text[-1:], ""))
 
 
-def _figure_columns(panel: Panel, rows: Sequence[ArmRow | str]) -> list[Column]:
+def _metric_columns(panel: Panel, rows: Sequence[ArmRow | str]) -> list[Column]:
     return [
-        _figures(rows, "output_tokens_per_s", ("output", "", "tok/s")),
-        _figures(rows, "output_tokens_per_s_per_user", ("per", "user", "tok/s")),
+        _metric_column(rows, "output_tokens_per_s", ("output", "", "tok/s")),
+        _metric_column(rows, "output_tokens_per_s_per_user", ("per", "user", "tok/s")),
         *_latencies(rows, panel.ttft, "TTFT", ("p50", "p99")),
         *_latencies(rows, "tpot_ms", "TPOT", ("p50", "p99")),
         *_latencies(rows, "e2e_ms", "E2E", ("p99",)),
-        _figures(rows, "goodput_rps", ("good-", "put", "req/s")),
+        _metric_column(rows, "goodput_rps", ("good-", "put", "req/s")),
     ]
 
 
-def _figures(rows: Sequence[ArmRow | str], metric: str, head: tuple[str, str, str]) -> Column:
+def _metric_column(rows: Sequence[ArmRow | str], metric: str, head: tuple[str, str, str]) -> Column:
     values = (_value(row, metric) for row in rows)
     cells = tuple(
         "" if isinstance(row, str) else significant(value)
@@ -265,8 +265,8 @@ def _latency_cell(row: ArmRow | str, key: str, factor: float) -> str:
     value = _value(row, key)
     if value is None:
         return ABSENT
-    doubtful = key.endswith("p99") and not row.p99_reliable
-    return "~" * doubtful + significant(value * factor)
+    unreliable = key.endswith("p99") and not row.p99_reliable
+    return "~" * unreliable + significant(value * factor)
 
 
 def _value(row: ArmRow | str, key: str) -> float | None:

@@ -2,6 +2,7 @@
 
 from harness.results.store.manifest import (
     FORMAT,
+    JSON_SCHEMA,
     CacheFacts,
     ClientFacts,
     CounterMoves,
@@ -38,6 +39,7 @@ from harness.results.store.sweep_folder import (
 
 __all__ = [
     "FORMAT",
+    "JSON_SCHEMA",
     "UNBELIEVED",
     "CacheFacts",
     "ClientFacts",

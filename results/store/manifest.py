@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 FORMAT: Literal[1] = 1
 Number = int | float
 Document = TypeVar("Document", bound=BaseModel)
+JSON_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 _NAMED = 3  # problems of a document that are named one by one
 
 
@@ -387,3 +388,8 @@ def _problem(found: Mapping[str, Any]) -> str:
     if found["type"] == "extra_forbidden":
         return f"unknown key {place}"
     return f"{place}: {found['msg']}" if place else str(found["msg"])
+
+
+def manifest_schema() -> dict[str, Any]:
+    """Return the JSON schema of `manifest.json`."""
+    return {"$schema": JSON_SCHEMA, **RunManifest.model_json_schema()}

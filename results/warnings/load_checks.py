@@ -38,7 +38,7 @@ def concurrency_not_reached(metrics: RunMetrics, manifest: RunManifest) -> RunWa
 def engine_runs_fewer(metrics: RunMetrics, manifest: RunManifest) -> RunWarning | None:
     """Say when the engine itself cannot run what was asked for: its queue is part of the TTFT.
 
-    Where `batching` says so (one at a time, or a batch until it is done) that is no doubt.
+    One at a time, or a batch until it is done, is what such a `batching` means: no warning.
     """
     load, limit = manifest.load, manifest.facts.running_limit
     batching = manifest.toggles.get("batching")
@@ -147,7 +147,7 @@ def warm_prefix_cache(metrics: RunMetrics, _: RunManifest) -> RunWarning | None:
 
 
 def overloaded(metrics: RunMetrics, manifest: RunManifest) -> RunWarning | None:
-    """Say when requests came faster than they were answered: the figures are of the backlog."""
+    """Warn when requests came faster than they were answered: the metrics are of the backlog."""
     load = manifest.load
     backlog = backlog_of(metrics.requests, metrics.window) if load.is_open_loop else None
     if backlog is None:

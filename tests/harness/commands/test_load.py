@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from command_line import harness
 from relays import below_a_path, tls_relay
+from schema_checks import departures
 
 from harness.adapters import ENGINES
 from harness.adapters.endpoint import EngineAdapter
@@ -122,6 +123,7 @@ def test_the_block_that_people_know_is_printed(server: str, tmp_path: Path) -> N
     assert re.search(r"Total input tokens: +768\n", ran.stdout)
     assert "Median TPOT (ms):" in ran.stdout
     assert (out / "summary.json").is_file()
+    assert departures(out) == []
 
 
 def test_open_loop_and_other_workloads_are_played(server: str, tmp_path: Path) -> None:
