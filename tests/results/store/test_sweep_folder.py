@@ -226,6 +226,39 @@ def test_a_damaged_sweep_file_is_named(sweep_dir: Path, text: str, complaint: st
     assert "sweep.json" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"block": "0"}, "block: Input should be a valid integer"),
+        ({"load": {"mode": "bursts", "value": 2}}, "load.mode: Input should be 'concurrency'"),
+        ({"load": {"mode": "rate"}}, "the mode rate needs a value"),
+        ({"evidence": {"batching": {"requested": "on"}}}, "lacks evidence.batching.effective"),
+        ({"tokens": 3}, "unknown key tokens"),
+        ({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}, "2 more problems"),
+    ],
+)
+def test_a_manifest_of_another_form_is_refused_in_one_line(
+    sweep_dir: Path, change: dict[str, Any], complaint: str
+) -> None:
+    """The value that is out of place is named, and what to do; the reader guesses at nothing."""
+    folder = write_run(sweep_dir, "k" * 12, known_manifest(), steady_records(2, 3))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    write_json(folder / "manifest.json", {**manifest, **change})
+
+    with pytest.raises(StoreError, match=r"manifest\.json: cannot be read") as caught:
+        list(read_runs(sweep_dir))
+
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.__notes__ == ["move the folder that holds it away to go on without it"]
+
+
+def test_a_manifest_is_checked_before_it_is_stored() -> None:
+    """What could not be read again is a bug of the writer, found where it writes."""
+    with pytest.raises(ValueError, match="status: Input should be a valid string"):
+        known_manifest(status=3)
+
+
 def test_no_nan_reaches_json(tmp_path: Path) -> None:
     """Numbers that are not finite become null at any depth; the word NaN in a text stays."""
     value = {
