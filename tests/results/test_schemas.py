@@ -13,7 +13,7 @@ from schema_checks import departures, validator
 
 from harness.adapters import ENGINES
 from harness.adapters.endpoint import EngineAdapter
-from harness.experiment.sweep import Sweep
+from harness.experiment.sweep import SweepRunner
 from harness.plan.make import make_plan
 from harness.results.analysis import write_summary
 from harness.results.store.manifest import manifest_schema
@@ -45,7 +45,7 @@ def test_what_an_example_writes_follows_the_schemas(
     plan = make_plan(load_sweep(ROOT / "examples" / f"{example}.yaml"), engines)
     first = replace(plan, runs=tuple(run for run in plan.runs if run.block == 0))
 
-    Sweep(first, engines, tmp_path / "out").run(Quiet())
+    SweepRunner(first, engines, tmp_path / "out").run(Quiet())
     write_summary(tmp_path / "out")
 
     assert departures(tmp_path / "out") == []
