@@ -48,9 +48,10 @@ class Window:
 def measured_window(requests: pd.DataFrame, load: LoadFacts) -> Window:
     """Return the measured window of a run, from the table that `metrics.per_request` makes.
 
-    Closed loop: slots start spread over one service time, and the first request of each is ramp;
-    the window runs from the last send of the ramp to the last send of the run, or to the moment
-    when a slot runs empty for good, if that comes first: from then on the load falls.
+    Closed loop: slots start spread over one service time. The window starts when as many
+    conversations are alive as there are slots, and ends with the last send, or when a slot runs
+    empty for good, if that comes first: from then on the load falls. The N-th first turn is no
+    start: where first answers are slow, a fast slot begins its second conversation before that.
     Open loop: from the end of the warm-up to the last send.
     Where that leaves too little, the whole run, with the reason.
     """
@@ -62,37 +63,72 @@ def measured_window(requests: pd.DataFrame, load: LoadFacts) -> Window:
 
 def _closed_window(requests: pd.DataFrame, load: LoadFacts) -> Window | str:
     placed = requests["placed_ns"].to_numpy()
-    first_turns = placed[first_turn(requests)]
-    slots = min(load.concurrency, len(first_turns))
-    start, last = float(np.sort(first_turns)[slots - 1]), float(placed.max())
-    end = min(last, _first_slot_empty_ns(requests, slots))
+    conversations = _Conversations.of(requests)
+    slots = min(load.concurrency, conversations.count)
+    start, last = conversations.first_all_alive_ns(slots), float(placed.max())
+    if start is None:
+        return f"there were never {count_of(slots, 'conversation')} alive at once"
+    end = min(last, conversations.last_all_alive_ns(slots))
     measured = (placed > start) & (placed <= end)
     count, least = int(measured.sum()), least_measured(load)
     if count < least:
         sent = f"{count} requests were sent after the ramp"
         if end < last:
             sent += (
-                f" and before a slot ran empty, since {count_of(len(first_turns), 'conversation')}"
-                " were all there were"
+                " and before a slot ran empty, since "
+                f"{count_of(conversations.count, 'conversation')} were all there were"
             )
         few = f"fewer than {_LEAST_MEASURED} for each of {load.concurrency} slots ({least})"
         return f"{sent}, {few}"
     return Window(kind="steady", start_ns=start, end_ns=end, reason=None, measured=measured)
 
 
-def _first_slot_empty_ns(requests: pd.DataFrame, slots: int) -> float:
-    """Return when all slots were busy for the last time; -inf where they never were together.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Conversations:
+    """When the conversations of a closed loop were due, began and ended, in ns of the run.
 
-    A conversation is due at the very end of the one before it in its slot, so between the two the
-    slot counts as busy. Several load generators have a queue each, and one may be left with idle
-    slots while another still has conversations to start: that is counted, not reckoned.
+    One is due at the very end of the one before it in its slot, so between the two the slot counts
+    as busy. Several load processes have a queue each, and one may be left with idle slots while
+    another still has conversations to start: busy slots are counted, not computed.
     """
-    conversations = requests.groupby("conversation", sort=False)
-    starts = np.sort(conversations["scheduled_ns"].min().to_numpy())
-    ends = np.sort(conversations["closed_ns"].max().to_numpy())
-    alive = np.searchsorted(starts, ends, side="right") - np.arange(len(ends))  # up to each end
-    busy = np.flatnonzero(alive >= slots)
-    return float(ends[busy[-1]]) if len(busy) else -math.inf
+
+    due_ns: NDArray[np.float64]  # sorted
+    begun_ns: NDArray[np.float64]  # of the same conversations: when the first turn was sent
+    ended_ns: NDArray[np.float64]  # sorted by itself
+
+    @classmethod
+    def of(cls, requests: pd.DataFrame) -> _Conversations:
+        """Read the conversations from the table of requests."""
+        grouped = requests.groupby("conversation", sort=False)
+        due = grouped["scheduled_ns"].min().to_numpy()
+        order = np.argsort(due, kind="stable")
+        return cls(
+            due_ns=due[order],
+            begun_ns=grouped["placed_ns"].min().to_numpy()[order],
+            ended_ns=np.sort(grouped["closed_ns"].max().to_numpy()),
+        )
+
+    @property
+    def count(self) -> int:
+        """Return how many conversations the run holds."""
+        return len(self.due_ns)
+
+    def first_all_alive_ns(self, slots: int) -> float | None:
+        """Return when `slots` conversations were alive for the first time; None for never.
+
+        That is when the last of them sent its first turn.
+        """
+        before = np.searchsorted(self.ended_ns, self.due_ns, side="right")
+        alive = np.arange(1, self.count + 1) - before
+        full = np.flatnonzero(alive >= slots)
+        return float(self.begun_ns[: full[0] + 1].max()) if len(full) else None
+
+    def last_all_alive_ns(self, slots: int) -> float:
+        """Return when all slots were busy for the last time; -inf where they never were."""
+        begun = np.searchsorted(self.due_ns, self.ended_ns, side="left")
+        alive = begun - np.searchsorted(self.ended_ns, self.ended_ns, side="left")
+        busy = np.flatnonzero(alive >= slots)  # just before each end
+        return float(self.ended_ns[busy[-1]]) if len(busy) else -math.inf
 
 
 def least_measured(load: LoadFacts) -> int:

@@ -146,6 +146,42 @@ def test_what_is_said_to_be_enough_is_enough(turns: int, slots: int) -> None:
     assert window_of(equal, load).kind == "steady"
 
 
+def late_slots(ramp_ms: float, slots: int = 4, each: int = 400) -> list[RequestRecord]:
+    """Return answers of 100 ms in slots that start over `ramp_ms`, one after the other."""
+    return [
+        known_record(slot * each + number, [(start + 100, 1)], sent_ms=start)
+        for slot in range(slots)
+        for number in range(each)
+        for start in [slot * ramp_ms / slots + 100 * number]
+    ]
+
+
+@pytest.mark.parametrize("ramp_s", [1, 5, 20])
+def test_a_long_ramp_is_no_part_of_the_window(ramp_s: float) -> None:
+    """A warm-up that compiled kernels makes a long ramp; fast slots go on before it has ended.
+
+    The window starts when all slots have a conversation, not at the N-th first turn, which is one
+    of the first slot's. Four slots of 100 ms answer 40 requests a second.
+    """
+    records = late_slots(ramp_s * 1000)
+
+    window = window_of(records, {**CLOSED, "value": 4})
+
+    assert window.kind == "steady"
+    assert window.start_ns == ramp_s * 0.75e9
+    assert window.end_ns == pytest.approx(40e9, rel=0.01)
+    assert window.length_s is not None
+    assert window.measured.sum() / window.length_s == pytest.approx(40, rel=0.02)
+
+
+def test_a_load_that_never_was_whole_is_not_steady() -> None:
+    """Slots that start after others have run out never have the concurrency that was asked for."""
+    window = window_of(late_slots(20_000, each=40), {**CLOSED, "value": 4})
+
+    assert window.kind == "whole-run"
+    assert window.reason == "there were never 4 conversations alive at once"
+
+
 def test_fewer_conversations_than_slots_are_all_ramp() -> None:
     """Two conversations in ten slots: their first turns are the ramp, too few are measured."""
     records = [
