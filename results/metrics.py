@@ -42,6 +42,7 @@ def run_metrics(table: RecordTable, manifest: RunManifest) -> RunMetrics:
     found: dict[str, Any] = {
         **latencies(table, requests),
         **rates(table, requests, window),
+        "clumped_share": clumped_share(table, requests),
         **(goodput(requests, window) if limits else {"goodput_rps": None, "goodput_share": None}),
         **from_counters(manifest.counters),
         "prefix_hit_ceiling": manifest.prefix_hit_ceiling,
@@ -115,13 +116,17 @@ def _floats(column: pd.Series[Any]) -> Floats:
 
 
 def _event_ends(table: RecordTable) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return per request: times of first and last token event, tokens of the first, of all."""
+    """Return per request: times of first and last token event, tokens of the first time, of all.
+
+    One read of the socket may complete several events: their tokens all came at the first time.
+    """
     begin, end = table.offsets[:-1], table.offsets[1:]
     some = end > begin
-    first, last, first_tokens = (np.full(len(table), np.nan) for _ in range(3))
+    first, last = (np.full(len(table), np.nan) for _ in range(2))
     first[some] = table.event_time_ns[begin[some]]
     last[some] = table.event_time_ns[end[some] - 1]
-    first_tokens[some] = table.event_tokens[begin[some]]
+    at_first = table.event_time_ns == np.repeat(first, end - begin)
+    first_tokens = _sum_per_request(table, table.event_tokens * at_first)
     return first, last, first_tokens, _sum_per_request(table, table.event_tokens)
 
 
@@ -210,6 +215,20 @@ def event_gaps(table: RecordTable, chosen: NDArray[np.bool_]) -> tuple[Floats, N
     borders = table.offsets[1:-1]
     inside[borders[(borders > 0) & (borders < len(table.event_time_ns))] - 1] = False
     return np.diff(table.event_time_ns) / 1e6, inside
+
+
+def clumped_share(table: RecordTable, requests: pd.DataFrame) -> float | None:
+    """Return the share of output tokens whose event has the time of the event before it.
+
+    Of the measured answers; None where they hold no token. Such events were completed by one read
+    of the socket: their own times are not known, so gaps between tokens are too regular or too
+    long. A client that reads late makes them, or a server or proxy that sends several at once.
+    """
+    chosen = (requests["ok"] & requests["measured"]).to_numpy()
+    gaps, inside = event_gaps(table, chosen)
+    clumped = table.event_tokens[1:][inside & (gaps == 0)].sum()
+    tokens = table.event_tokens[np.repeat(chosen, np.diff(table.offsets))].sum()
+    return float(clumped / tokens) if tokens else None
 
 
 def rates(table: RecordTable, requests: pd.DataFrame, window: Window) -> dict[str, Any]:

@@ -49,6 +49,7 @@ SCALARS: Mapping[str, MetricKind] = {
     "goodput_share": MetricKind(unit="share", better=HIGHER),
     "prefix_hit_rate": MetricKind(unit="share", better=HIGHER),
     "prefix_hit_ceiling": MetricKind(unit="share", better=None),
+    "clumped_share": MetricKind(unit="share", better=LOWER),
     "acceptance_rate": MetricKind(unit="share", better=HIGHER),
     "mean_accepted_length": MetricKind(unit="tokens", better=HIGHER),
     "completed": MetricKind(unit="count", better=None),

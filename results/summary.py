@@ -57,6 +57,7 @@ class MetricValues:
     goodput_share: float | None
     prefix_hit_rate: float | None
     prefix_hit_ceiling: float | None
+    clumped_share: float | None
     acceptance_rate: float | None
     mean_accepted_length: float | None
     completed: int

@@ -550,8 +550,9 @@ def _tpot_ms(record: RequestRecord) -> float | None:
     assert record.output_tokens is not None
     if record.error_kind or len(record.token_events) < 2:
         return None
-    (first_ns, first_tokens), (last_ns, _) = record.token_events[0], record.token_events[-1]
-    later = record.output_tokens - int(first_tokens)
+    first_ns, last_ns = record.token_events[0][0], record.token_events[-1][0]
+    at_first = sum(int(tokens) for time_ns, tokens in record.token_events if time_ns == first_ns)
+    later = record.output_tokens - at_first
     if last_ns == first_ns or later <= 0:
         return None
     return int(last_ns - first_ns) / later / 1e6
@@ -565,6 +566,53 @@ def _e2e_ms(record: RequestRecord) -> float | None:
 
 def _same(found: float, expected: float | None) -> bool:
     return math.isnan(found) if expected is None else found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("events", "tokens", "tpot_ms"),
+    [
+        ([(5, 1), (5, 1), (5, 1), (15, 1)], 4, 10),  # three came with the first read
+        ([(5, 1), (5, 2), (25, 2)], 5, 10),  # running usage
+        ([(5, 1), (5, 1), (105, 1)], 12, 10),  # more tokens than events
+        ([(5, 1), (15, 1), (15, 1)], 3, 5),  # clumped later: no part of k
+    ],
+)
+def test_tokens_of_the_first_read_are_no_part_of_the_pace(
+    events: list[tuple[float, int]], tokens: int, tpot_ms: float
+) -> None:
+    """K is the tokens of all events that carry the first time; TPOT is over the n - k others."""
+    record = known_record(0, events, output_tokens=tokens)
+
+    assert metrics_of([record])["tpot_ms"]["mean"] == tpot_ms
+
+
+@pytest.mark.parametrize(
+    ("events", "share"),
+    [
+        ([(5, 1), (15, 1), (25, 1)], 0.0),
+        ([(5, 1), (15, 1), (15, 1), (25, 1)], 0.25),
+        ([(5, 2), (5, 6)], 0.75),
+        ([(5, 1)], 0.0),
+    ],
+)
+def test_tokens_that_one_read_completed_together_are_clumped(
+    events: list[tuple[float, int]], share: float
+) -> None:
+    """The tokens of an event with the time of the event before it, of all output tokens.
+
+    The last event of one answer and the first of the next are no pair.
+    """
+    other = known_record(1, [(events[-1][0], events[0][1])], sent_ms=0)
+    tokens = sum(held for _, held in events)
+
+    metrics = metrics_of([known_record(0, events), other])
+
+    assert metrics["clumped_share"] == pytest.approx(share * tokens / (tokens + events[0][1]))
+
+
+def test_no_answer_has_no_clumped_share() -> None:
+    """Absent, not 0: nothing was seen."""
+    assert metrics_of([known_record(0, error_kind="timeout")])["clumped_share"] is None
 
 
 def test_an_answer_that_came_in_one_read_has_no_tpot() -> None:
