@@ -26,16 +26,18 @@ def longer_than_asked(metrics: RunMetrics, _: RunManifest) -> RunWarning | None:
 
 
 def usage_unbelieved(metrics: RunMetrics, _: RunManifest) -> RunWarning | None:
-    """Say where a server's count cannot be, and what was counted in its place."""
+    """Warn about counts of the server that are impossible, and say what was counted instead."""
     answered = metrics.requests[metrics.requests["ok"]]
     odd = int(answered["count_unbelieved"].sum())
     if odd == 0:
         return None
     return RunWarning(
         name="usage_unbelieved",
-        message=f"the server counts more tokens than were asked for and than its events can hold, "
-        f"for {odd} of {len(answered)} answers; the events were counted instead",
-        remedy="look what the server, or a proxy before it, writes into usage.completion_tokens",
+        message=f"the server's count of output tokens is impossible for {odd} of {len(answered)} "
+        "answers: fewer than the events with text, or far more than requested; the events were "
+        "counted instead",
+        remedy="check what the server, or a gateway before it, counts in usage.completion_tokens: "
+        "some leave reasoning tokens out",
     )
 
 

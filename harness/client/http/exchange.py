@@ -179,7 +179,7 @@ def _record(
     if counted is None and answer.error_kind is None:
         counted, source = len(events), "client"
         prompt = sent if prompt is None else prompt
-    elif counted is not None and counted > max(request.output_tokens, len(events)) + _BUNDLE_TOKENS:
+    elif counted is not None and not len(events) <= counted <= _most_tokens(request, len(events)):
         counted, source = len(events), UNBELIEVED
         events[:, 1] = 1
     return RequestRecord(
@@ -202,6 +202,14 @@ def _record(
         error_kind=answer.error_kind,
         error=answer.error,
     )
+
+
+def _most_tokens(request: Request, events: int) -> int:
+    """Return the largest count of output tokens that can be true.
+
+    The smallest is the number of events: one with text holds at least a token.
+    """
+    return max(request.output_tokens, events) + _BUNDLE_TOKENS
 
 
 def _believed(counted: int | None, most: int) -> int | None:

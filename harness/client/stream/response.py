@@ -25,6 +25,8 @@ _TEXT_LIMIT = 500  # characters of a foreign text that an error keeps
 _NAME_LIMIT = 200  # characters of an id or a finish reason
 _MOST_TOKENS = (1 << 31) - 1  # no answer holds more: a larger count of a server is none
 _DONE = b"[DONE]"
+# Events without a payload: gateways send them to keep a stream alive.
+_NOTHING = frozenset({b"", b"null", b"{}"})
 _STREAM = re.compile(rb"(\xef\xbb\xbf)?(data|event|id|retry)?:")  # how a stream of events begins
 _MESSAGES = ("message", "detail")  # fields of an error where there is no answer
 _RESPONSE_EVENTS = (None, "message", "error")  # names of events that belong to the answer
@@ -129,8 +131,11 @@ def _read_each(reader: _EventReader, events: Events) -> None:
 def _read_event(reader: _EventReader, events: Events, index: int) -> dict[str, Any] | None:
     """Parse one event as JSON; return it where it carries output."""
     data, name = events.data[index], events.names.get(index)
-    if data.strip() == _DONE:
+    text = data.strip()
+    if text == _DONE:
         reader.done = True
+        return None
+    if text in _NOTHING and name != "error":
         return None
     try:
         value = json.loads(data)
@@ -167,10 +172,10 @@ class _EventReader:
 
     def take(self, value: object, end: int, *, named_error: bool) -> bool:
         """Take one JSON event whose last byte is body byte `end`; return whether it has output."""
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) and not named_error:
             self.fail("bad_body", f"an event that is no answer: {shown(_text(value))}")
             return False
-        if named_error or _is_error(value):
+        if not isinstance(value, dict) or named_error or _is_error(value):
             self.fail("error_event", _error_message(value) or shown(_text(value)))
             return False
         if self._response_id is None and value.get("id"):

@@ -108,11 +108,12 @@ def test_every_framing_brings_the_same_answer(reads: list[bytes]) -> None:
 
 @pytest.mark.parametrize(
     ("counted", "tokens", "source"),
-    [(3, 3, "usage"), (5, 5, "usage"), (60, 60, "usage"), (70, 3, "unbelieved"),
+    [(0, 3, "client"), (1, 3, "unbelieved"), (2, 3, "unbelieved"), (3, 3, "usage"),
+     (5, 5, "usage"), (60, 60, "usage"), (70, 3, "unbelieved"),
      (2**31 - 1, 3, "unbelieved"), (2**31, 3, "client")],
 )  # fmt: skip
 def test_a_count_that_cannot_be_is_not_believed(counted: int, tokens: int, source: str) -> None:
-    """Five were asked: a last step may bring some more, but 70 tokens are in no three events."""
+    """Five were requested and three events came: fewer than three or seventy cannot be true."""
     one = record(chunked(*ANSWER[:3], usage_event(counted), DONE))
 
     assert (one.output_tokens, one.output_tokens_source) == (tokens, source)

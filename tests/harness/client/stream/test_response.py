@@ -65,6 +65,27 @@ def test_what_brings_no_output_is_no_token(content: str | None) -> None:
 
 
 @pytest.mark.parametrize(
+    "beat",
+    [b"data:\n\n", b"data: \n\n", b"data: null\n\n", b"data:null \r\n\r\n", b"data: {}\n\n",
+     b"event: message\ndata: null\n\n", b"id: 7\ndata:\n\n"],
+)  # fmt: skip
+def test_an_event_without_a_payload_keeps_the_stream_alive(beat: bytes) -> None:
+    """Gateways send such between tokens: they are neither tokens nor a broken answer."""
+    events = (beat, token("a"), beat, beat, token("b", finish="stop"), usage_event(2), beat, DONE)
+
+    answer = read(*events)
+
+    assert (answer.error_kind, answer.output_tokens, answer.done) == (None, 2, True)
+    assert answer.token_ends == ends_of(events, 1, 4)
+
+
+@pytest.mark.parametrize("data", [b"", b"null", b"{}"])
+def test_an_error_without_a_text_is_an_error(data: bytes) -> None:
+    """Its name says so."""
+    assert read(token("a"), b"event: error\ndata: " + data + b"\n\n").error_kind == "error_event"
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {"reasoning_content": "Hm"},
