@@ -23,7 +23,14 @@ from harness.experiment.evidence import Exercise, Triple, contradictions, examin
 from harness.experiment.manifest import Outcome
 from harness.experiment.request_facts import diagnosis_facts, prompt_counts
 from harness.experiment.request_sets import RequestSets
-from harness.experiment.warm_up import mean_service_time_ns, warm_up_conversations
+from harness.experiment.warm_up import (
+    WarmUp,
+    given_requests,
+    of_given_length,
+    one_request,
+    rounds,
+    rounds_until_settled,
+)
 from harness.load import (
     ClosedLoop,
     LoadResult,
@@ -54,6 +61,7 @@ class MeasurementInterrupted(KeyboardInterrupt):
 class _Start:
     """The state in which a run started."""
 
+    warm_up: WarmUp
     cache: CacheStart
     salted: bool
     counters: ServerCounters
@@ -81,10 +89,12 @@ class Measurement:
         `EngineError` where the engine dies before any record, `MeasurementInterrupted` where the
         user ends the run after the first request has ended, and else `KeyboardInterrupt`.
         """
-        ramp_ns = self._warm_up()
+        warm_up = self._warm_up()
+        ramp_ns = warm_up.ramp_ns
         options = self._options()
         self._endpoint.reset()
         start = _Start(
+            warm_up=warm_up,
             cache=self._prepared_cache(options, ramp_ns),
             salted=options.cache_salt is not None,
             counters=self._endpoint.counters(),
@@ -124,22 +134,25 @@ class Measurement:
             worker_count(self._run.conditions.workers, request_set),
         )
 
-    def _warm_up(self) -> int:
-        """Return the mean service time of a request, in nanoseconds; leaves the engine warm.
-
-        The slots of a closed loop start spread over it.
-        """
-        run, transport = self._run, self._transport
-        conversations = warm_up_conversations(
-            run, self._request_sets, virtual_time=transport.virtual_time
-        )
-        if not conversations:
-            return 0
-        slots = ClosedLoop(concurrency=run.load.concurrency or 1)
+    def _warm_up(self) -> WarmUp:
+        """Send the requests that warm the engine up; return how long they took."""
+        run, request_sets = self._run, self._request_sets
+        slots = run.load.concurrency or 1
         options = RequestOptions(timeout_s=run.conditions.request_timeout_s)
-        workers = run.conditions.workers or 1
-        result = play_on(transport, slots, conversations, lambda _: None, options, workers)
-        return mean_service_time_ns(result.records)
+
+        def play(conversations: tuple[Conversation, ...]) -> list[RequestRecord]:
+            schedule, workers = ClosedLoop(concurrency=slots), run.conditions.workers or 1
+            transport = self._transport
+            return play_on(
+                transport, schedule, conversations, lambda _: None, options, workers
+            ).records
+
+        if run.conditions.warmup_requests is not None:
+            given = given_requests(run, request_sets, run.conditions.warmup_requests)
+            return of_given_length(given, slots, play)
+        if self._transport.virtual_time:
+            return of_given_length(one_request(run, request_sets), slots, play)
+        return rounds_until_settled(rounds(run, request_sets), play)
 
     def _prepared_cache(self, options: RequestOptions, ramp_ns: int) -> CacheStart:
         """Bring the emptied cache into the state that the conditions name.
@@ -182,7 +195,7 @@ class Measurement:
         The server's counters then include the requests that were cut off, and prove nothing.
         """
         records, endpoint = result.records, self._endpoint
-        known = self._played_facts(result, start.time)
+        known = {**self._played_facts(result, start.time), "warm_up": asdict(start.warm_up)}
         counters, remarks = ServerCounters(), tuple[str, ...]()
         if cut_short is None:
             try:
@@ -206,6 +219,7 @@ class Measurement:
             block_tokens,
         )
         status, reason = self._judge(records, triples, _fault(start.cache, found))
+        warming = filter(None, [start.warm_up.note()])
         return Outcome(
             records=records,
             status="interrupted" if cut_short else status,
@@ -219,7 +233,7 @@ class Measurement:
                 "cache": {**start.cache.facts(), "salted": start.salted, **found.facts()},
                 "facts": engine_facts,
             },
-            notes=(*start.cache.notes, *result.notes, *endpoint.notes, *remarks),
+            notes=(*warming, *start.cache.notes, *result.notes, *endpoint.notes, *remarks),
         )
 
     def _ceiling(self, block_tokens: int | None, cache: CacheStart) -> float | None:

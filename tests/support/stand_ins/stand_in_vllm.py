@@ -5,6 +5,7 @@
 FAULTS are words joined by commas, `-` for none:
   start=S          listens after S seconds          never-listens, never-healthy, never-generates
   dies-of=KIND     oom, model, port, worker, nothing: writes such a log and ends while it starts
+  cold=S           the first six completions begin S seconds late, as where kernels compile
   crashes-at=N     ends in the N-th completion      ignores-sigterm, orphan (a worker that hides)
   deaf-to-on, deaf-to-off     --(no-)enable-prefix-caching is taken and does nothing
   lies             the configuration it tells is the one asked for, whatever it does
@@ -31,6 +32,7 @@ from typing import Any
 VERSION = "0.32.0"
 LIFE_S = 120.0  # a test that failed leaves nothing behind for longer
 STEP_S = 0.002
+COLD_ANSWERS = 6
 BLOCK_TOKENS = 128
 VOCABULARY = 4096
 SET_NAME = 15  # of prctl(2)
@@ -284,6 +286,8 @@ class Handler(BaseHTTPRequestHandler):
             if self.server.completions >= int(faults.get("crashes-at", 10**9)):
                 say("(EngineCore pid=7) ERROR 11-30 01:02:03 [core.py:1] ValueError: lost device")
                 os._exit(139)
+            if self.server.completions <= COLD_ANSWERS:
+                time.sleep(float(faults.get("cold", 0)))
             prompt = asked["prompt"]
             ids = prompt if isinstance(prompt, list) else list(prompt.encode())
             request = self.server.engine.ask(ids, int(asked.get("max_tokens") or 16))

@@ -42,5 +42,6 @@ def swept(folder: Path, text: str) -> Mapping[str, Mapping[str, Any]]:
     path = folder / "sweep.yaml"
     path.write_text(text, encoding="utf-8")
     adapters: dict[str, EngineAdapter] = {name: kind() for name, kind in ENGINES.items()}
-    SweepRunner(make_plan(load_sweep(path), adapters), adapters, folder / "out").run(_Quiet())
+    plan = make_plan(load_sweep(path, engines=adapters), adapters)
+    SweepRunner(plan, adapters, folder / "out").run(_Quiet())
     return {run.manifest.arm: run.manifest.model_dump() for run in read_runs(folder / "out")}
