@@ -119,6 +119,11 @@ def _parser() -> argparse.ArgumentParser:
         help="a new folder; default: runs/NAME-DATE-TIME",
     )
     run.add_argument("--only", metavar="GLOB", action=Once, help=_ONLY)
+    run.add_argument(
+        "--share-machine",
+        action="store_true",
+        help="measure although another sweep does on this machine; every run is marked",
+    )
     run.set_defaults(command="run", folder=None)
 
     plan = commands.add_parser("plan", help="show what a sweep will do; starts nothing")

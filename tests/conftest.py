@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ import pytest
 # tests that interrupt would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# One measuring sweep per machine and user: each process of pytest-xdist is a machine of its own.
+os.environ["HARNESS_LOCK"] = f"{tempfile.gettempdir()}/harness-tests-{os.getpid()}.lock"
 
 # A width that somebody set, or the processes of pytest-xdist, would be that of every table.
 os.environ.pop("COLUMNS", None)

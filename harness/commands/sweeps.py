@@ -9,12 +9,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.text import Text
 
 from harness.commands.plan import all_adapters, planned_sweep, print_json
 from harness.experiment import SweepRunner
+from harness.machine_lock import measuring
 from harness.output import PlainConsole, printing
 from harness.plan import select
 from harness.progress import LiveProgress
@@ -37,8 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
     plan.check_programs()
     folder = _new_folder(arguments.out, plan.spec.name)
     arguments.folder = folder
-    with LiveProgress(PlainConsole(stderr=True), len(plan.planned)) as progress:
-        SweepRunner(plan, adapters, folder).run(progress)
+    with (
+        measuring(share=arguments.share_machine) if plan.real_time else nullcontext() as others,
+        LiveProgress(PlainConsole(stderr=True), len(plan.planned)) as progress,
+    ):
+        SweepRunner(plan, adapters, folder, disturbed_by=others).run(progress)
     return _show(folder, as_json=arguments.json)
 
 

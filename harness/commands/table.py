@@ -29,6 +29,7 @@ _FORESEEN: Mapping[str, str] = {
     "harness.workloads.base": "WorkloadError",
     "harness.adapters.base": "EngineError",
     "harness.results.store.sweep_folder": "StoreError",
+    "harness.machine_lock": "MachineBusyError",
 }
 
 

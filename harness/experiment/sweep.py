@@ -17,12 +17,12 @@ from harness.experiment.measurement import Measurement, error_line
 from harness.experiment.prediction import predict
 from harness.experiment.probe import probe
 from harness.experiment.request_sets import RequestSets
-from harness.plan import Plan, PlannedArm, PlannedRun
+from harness.plan import EMBEDDED, Plan, PlannedArm, PlannedRun
 from harness.plan.printed import plan_document
 from harness.results.store import create_sweep, write_run, write_sweep
 from harness.timing import only_new_garbage
 
-EMBEDDED = "embedded"  # which is a prediction itself
+_SHARED = "measured while {} measured on this machine too (--share-machine): times are disturbed"
 _FAILED_STARTS = 2  # different arms of an engine, after which the others are not tried
 
 
@@ -49,7 +49,16 @@ class SweepProgress(Protocol):
 class SweepRunner:
     """Runs one plan, and stores what it measures."""
 
-    def __init__(self, plan: Plan, adapters: Mapping[str, EngineAdapter], directory: Path) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        adapters: Mapping[str, EngineAdapter],
+        directory: Path,
+        *,
+        disturbed_by: str | None = None,
+    ) -> None:
+        """`disturbed_by` names another sweep that measures on this machine; every run is marked."""
+        self._marks = () if disturbed_by is None else (_SHARED.format(disturbed_by),)
         self._plan = plan
         self._adapters = adapters
         self._directory = directory
@@ -122,7 +131,9 @@ class SweepRunner:
                             run, self._request_sets, endpoint, found.transport
                         )
                         outcome = measurement.take(progress.requests_done)
-                        outcome = replace(outcome, notes=(*found.notes, *outcome.notes))
+                        outcome = replace(
+                            outcome, notes=(*self._marks, *found.notes, *outcome.notes)
+                        )
                         left.pop(0)
                         begun = outcome.engine_died
                         yield run, outcome

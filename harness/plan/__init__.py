@@ -1,11 +1,12 @@
 """From a sweep file to the ordered list of runs. Pure: nothing starts."""
 
 from harness.plan.make import make_plan
-from harness.plan.planned import Plan, PlannedArm, PlannedRun, RunConditions, labels
+from harness.plan.planned import EMBEDDED, Plan, PlannedArm, PlannedRun, RunConditions, labels
 from harness.plan.selection import select
 from harness.plan.token_rate import PeakRate, peak_rates
 
 __all__ = [
+    "EMBEDDED",
     "PeakRate",
     "Plan",
     "PlannedArm",

@@ -108,6 +108,9 @@ class PlannedRun:
         return facts
 
 
+EMBEDDED = "embedded"  # its runs are played on virtual time, and are predictions themselves
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """All runs of a sweep, in order. Runs of one group stand together and share a server start."""
@@ -123,6 +126,11 @@ class Plan:
     def planned(self) -> tuple[PlannedRun, ...]:
         """Return the runs that will be started."""
         return tuple(run for run in self.runs if run.status == "planned")
+
+    @property
+    def real_time(self) -> bool:
+        """Whether any run is measured on the real clock: the embedded engine's is virtual."""
+        return any(run.arm.engine != EMBEDDED for run in self.planned)
 
     @property
     def starts(self) -> int:

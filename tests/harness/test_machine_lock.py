@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import harness
+from repository import STAND_INS
 
 from harness.machine_lock import MachineBusyError, lock_path, measuring
+from harness.results.store.sweep_folder import read_runs
 
 HOLD = """
 import sys
@@ -94,3 +97,52 @@ def test_the_lock_file_is_found_by_user(
         monkeypatch.setenv(name, value)
 
     assert lock_path() == Path(expected)
+
+
+SWEEP = """\
+name: locked
+model: stand-in
+hardware: {{gpu: none, count: 1}}
+engines:
+  - engine: vllm
+    runtime: {{command: ["{python}", "{program}", "-"]}}
+workloads:
+  - {{kind: shared-prefix, name: w, prefix_tokens: 64, suffix_tokens: 64, output_tokens: 4}}
+load: [{{concurrency: 2, requests: 8}}]
+blocks: 1
+"""
+
+
+@pytest.mark.usefixtures("lock")
+def test_harness_run_takes_the_lock(tmp_path: Path) -> None:
+    """While another sweep measures it is refused, exit 2, nothing written; shared, it is marked."""
+    sweep, out = tmp_path / "sweep.yaml", tmp_path / "out"
+    program = STAND_INS / "stand_in_vllm.py"
+    sweep.write_text(SWEEP.format(python=sys.executable, program=program))
+
+    with measuring():
+        refused = harness("run", str(sweep), "--out", str(out))
+        written = out.exists()
+        harness("run", str(sweep), "--out", str(out), "--share-machine")
+
+    assert (refused.returncode, written) == (2, False)
+    assert f"another sweep measures on this machine (process {os.getpid()})" in refused.stderr
+    notes = [run.manifest["notes"] for run in read_runs(out)]
+    assert len(notes) == 2
+    assert all("--share-machine" in "".join(one) for one in notes)
+
+
+@pytest.mark.usefixtures("lock")
+def test_virtual_time_takes_no_lock(tmp_path: Path) -> None:
+    """The embedded engine's runs disturb nobody's times."""
+    text = SWEEP.replace("vllm\n", "embedded\n").format(python="", program="")
+    sweep = tmp_path / "sweep.yaml"
+    lines = [line for line in text.splitlines() if "runtime" not in line]
+    sweep.write_text(
+        "\n".join(lines).replace("stand-in", "llama-3-8b").replace("none", "h100-80gb")
+    )
+
+    with measuring():
+        ran = harness("run", str(sweep), "--out", str(tmp_path / "out"))
+
+    assert ran.returncode == 0, ran.stderr
