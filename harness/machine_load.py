@@ -38,6 +38,17 @@ def stolen_share(before: MachineLoad, after: MachineLoad) -> float | None:
     return (stolen_after - stolen_before) / passed if passed > 0 else None
 
 
+def machine_facts(before: MachineLoad, after: MachineLoad) -> dict[str, float | None]:
+    """Return what a manifest holds of the machine, from readings before and after a run."""
+    return {
+        "load_average_before": before.load_average,
+        "load_average_after": after.load_average,
+        "stolen_share": stolen_share(before, after),
+        "cpu_mhz_before": before.cpu_mhz,
+        "cpu_mhz_after": after.cpu_mhz,
+    }
+
+
 def _load_average() -> float | None:
     try:
         return os.getloadavg()[0]

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from harness.results.silence import Silence, silences
 from harness.results.statistics import Distribution, describe
 from harness.results.store import UNBELIEVED, CounterMoves, RecordTable, RunManifest
 from harness.results.summary import MetricValues
@@ -30,6 +31,7 @@ class RunMetrics:
     requests: pd.DataFrame  # as `per_request` makes it, with `measured` and `good`
     window: Window
     run: MetricValues  # those of the run
+    silences: tuple[Silence, ...] = ()
 
 
 def run_metrics(table: RecordTable, manifest: RunManifest) -> RunMetrics:
@@ -50,7 +52,8 @@ def run_metrics(table: RecordTable, manifest: RunManifest) -> RunMetrics:
         "failures": failures(requests),
     }
     values = MetricValues(**found, **per_gpu_and_user(found, manifest))
-    return RunMetrics(requests=requests, window=window, run=values)
+    found_silences = silences(table, requests)
+    return RunMetrics(requests=requests, window=window, run=values, silences=found_silences)
 
 
 def per_request(table: RecordTable, *, open_loop: bool) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from harness.results.effects import BASELINE
 from harness.results.names import primary_metrics
@@ -169,3 +170,26 @@ def load_name(load: LoadFacts) -> str:
 def _plain(number: float) -> str:
     """Return a number as its author wrote it: 20, 0.5, 1,200."""
     return f"{number:,.6g}"
+
+
+class Marked(Protocol):
+    """What may show values that no engine gave."""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether some times come from a model of the hardware."""
+        ...
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether some times are those of a program that imitates an engine."""
+        ...
+
+
+def unmeasured(document: Marked) -> str:
+    """Return "SIMULATED", "STAND-IN", both, or nothing where all was measured on real engines.
+
+    A stand-in imitates an engine to test how it is started and asked; its timings mean nothing.
+    """
+    marks = ["SIMULATED"] * document.simulated + ["STAND-IN"] * document.stand_in
+    return " · ".join(marks)

@@ -42,6 +42,7 @@ from harness.load import (
     steady_seed,
     worker_count,
 )
+from harness.machine_load import MachineLoad, machine_facts, machine_load
 from harness.plan import PlannedRun
 from harness.results.store import RequestRecord
 from harness.workloads import Conversation
@@ -64,6 +65,7 @@ class _Start:
     warm_up: WarmUp
     cache: CacheStart
     salted: bool
+    machine: MachineLoad
     counters: ServerCounters
     time: datetime
 
@@ -95,6 +97,7 @@ class Measurement:
         self._endpoint.reset()
         start = _Start(
             warm_up=warm_up,
+            machine=machine_load(),
             cache=self._prepared_cache(options, ramp_ns),
             salted=options.cache_salt is not None,
             counters=self._endpoint.counters(),
@@ -195,7 +198,7 @@ class Measurement:
         The server's counters then include the requests that were cut off, and prove nothing.
         """
         records, endpoint = result.records, self._endpoint
-        known = {**self._played_facts(result, start.time), "warm_up": asdict(start.warm_up)}
+        known = self._played_facts(result, start)
         counters, remarks = ServerCounters(), tuple[str, ...]()
         if cut_short is None:
             try:
@@ -257,16 +260,19 @@ class Measurement:
             run.arm.settings, endpoint.effective(), counters, exercise, endpoint.engine_kind
         )
 
-    def _played_facts(self, result: LoadResult, started: datetime) -> dict[str, Any]:
+    def _played_facts(self, result: LoadResult, start: _Start) -> dict[str, Any]:
         """Return what is known of any run, also of one whose engine died."""
-        facts = {
+        facts: dict[str, Any] = {
             "engine_version": self._endpoint.engine_version,
             "engine_kind": self._endpoint.engine_kind,
             "clock": result.clock,
             "clock_origin_ns": result.origin_ns,
             "client": result.client,
-            "started": started.isoformat(timespec="seconds"),
+            "started": start.time.isoformat(timespec="seconds"),
+            "warm_up": asdict(start.warm_up),
         }
+        if not self._transport.virtual_time:
+            facts["machine"] = machine_facts(start.machine, machine_load())
         return facts if self._transport.live_history else {**facts, "history": "recorded"}
 
     def _request_facts(self, records: list[RequestRecord]) -> dict[str, Any]:

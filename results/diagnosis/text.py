@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from harness.results.diagnosis.document import Diagnosis, PanelDiagnosis, SharedFinding
 from harness.results.diagnosis.limits import LIMIT_BY_NAME
+from harness.results.panels import unmeasured
 from harness.results.units import count
-from harness.results.unmeasured import unmeasured
 
 _WIDTH = 100
 _NAMED = 4  # arms that are named one by one

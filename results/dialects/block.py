@@ -6,10 +6,9 @@ import textwrap
 from collections.abc import Iterator
 
 from harness.results.dialects.document import ComparedMetric, DialectReport, DialectRun
-from harness.results.panels import load_title
+from harness.results.panels import load_title, unmeasured
 from harness.results.summary import Summary
 from harness.results.units import ABSENT, significant
-from harness.results.unmeasured import unmeasured
 
 _WIDTH = 100
 _NAME, _VALUE = 38, 11

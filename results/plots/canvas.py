@@ -20,11 +20,10 @@ from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from PIL import Image
 
-from harness.results.panels import Panel, hardware_title, load_title
+from harness.results.panels import Panel, hardware_title, load_title, unmeasured
 from harness.results.plots.layout import Box, RowPlaces, log_ticks
 from harness.results.report import PlannedFigure, engines
 from harness.results.summary import Summary
-from harness.results.unmeasured import unmeasured
 
 Look = dict[str, Any]  # properties that matplotlib takes by name
 DPI = 200

@@ -26,6 +26,7 @@ from harness.results.panels import (
     labels,
     load_title,
     panels,
+    unmeasured,
 )
 from harness.results.report.client_notes import client_counts, client_reasons, client_table
 from harness.results.report.notes import (
@@ -46,7 +47,6 @@ from harness.results.statistics import needed_samples
 from harness.results.store import write_text
 from harness.results.summary import ArmRow, Effect, Summary
 from harness.results.units import ABSENT, interval_text, latency_unit, ratio_text, significant
-from harness.results.unmeasured import unmeasured
 
 _MESSAGES = 20  # of one check
 _BAR_END = math.log(4)  # a ratio of 4 or 1/4 fills its half of the bar

@@ -8,11 +8,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from harness.results.panels import unmeasured
 from harness.results.report.client_notes import certificate_lines
 from harness.results.statistics import Distribution
 from harness.results.summary import RunRow, Summary
 from harness.results.units import ABSENT
-from harness.results.unmeasured import unmeasured
 from harness.results.warnings import failure_lines
 
 _WIDTH = 50

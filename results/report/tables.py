@@ -24,6 +24,7 @@ from harness.results.panels import (
     hardware_title,
     may_be_none,
     panels,
+    unmeasured,
 )
 from harness.results.report.client_notes import client_counts, is_degraded
 from harness.results.report.engine_tables import READING, engine_tables
@@ -41,7 +42,6 @@ from harness.results.report.predicted import absent_predictions, predicted_panel
 from harness.results.report.side_by_side import left_out, side_by_side
 from harness.results.summary import ArmRow, Summary
 from harness.results.units import ABSENT, count, latency_unit, ratio_text, significant
-from harness.results.unmeasured import unmeasured
 
 WIDTH = 100  # columns that a line may take
 _NARROWEST = 72  # a terminal below this gets lines that it has to wrap itself

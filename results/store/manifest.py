@@ -248,6 +248,24 @@ class EngineFacts(ManifestPart):
     accuracy: tuple[str, ...] = ()  # how far off these are known to be
 
 
+class WarmUpFacts(ManifestPart):
+    """The requests before a run."""
+
+    ramp_ns: int = 0  # mean service time of the last round; the slots start spread over it
+    round_s: tuple[float, ...] = ()  # first send to last byte of each round
+    settled: bool | None = None  # two rounds in a row took the same time; None: not compared
+
+
+class MachineFacts(ManifestPart):
+    """How busy the machine of the client was while a run was measured."""
+
+    load_average_before: float | None = None  # of the last minute
+    load_average_after: float | None = None
+    stolen_share: float | None = None  # of processor time, taken by other virtual machines
+    cpu_mhz_before: float | None = None
+    cpu_mhz_after: float | None = None
+
+
 class HostFacts(ManifestPart):
     """The machine and the libraries of the client."""
 
@@ -320,6 +338,8 @@ class RunManifest(RunFacts):
     prefix_hit_ceiling: float | None = None
     prediction: PredictionFacts | None = None
     skipped_rows: Mapping[str, int] = {}
+    warm_up: WarmUpFacts | None = None
+    machine: MachineFacts | None = None
     notes: tuple[str, ...] = ()
     slo: SloFacts = SloFacts()
     max_failed_share: float | None = None

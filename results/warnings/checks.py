@@ -31,6 +31,7 @@ from harness.results.warnings.load_checks import (
     overloaded,
     warm_prefix_cache,
 )
+from harness.results.warnings.pace_checks import clumped, stalled
 from harness.results.window import least_requests
 
 MAX_FAILED_SHARE = 0.01  # of all sent requests, where the sweep sets no other limit
@@ -259,6 +260,8 @@ CHECKS: tuple[Callable[[RunMetrics, RunManifest], RunWarning | None], ...] = (
     prompt_tokens_differ,
     _token_times_unknown,
     _single_event,
+    clumped,
+    stalled,
     concurrency_not_reached,
     engine_runs_fewer,
     load_not_delivered,

@@ -127,7 +127,7 @@ def test_harness_run_takes_the_lock(tmp_path: Path) -> None:
 
     assert (refused.returncode, written) == (2, False)
     assert f"another sweep measures on this machine (process {os.getpid()})" in refused.stderr
-    notes = [run.manifest["notes"] for run in read_runs(out)]
+    notes = [run.manifest.notes for run in read_runs(out)]
     assert len(notes) == 2
     assert all("--share-machine" in "".join(one) for one in notes)
 
