@@ -1,10 +1,10 @@
 """The folder of a sweep: records and manifests, written and read."""
 
+from harness.results.store.client_facts import ClientFacts, WorkerFacts
 from harness.results.store.manifest import (
     FORMAT,
     JSON_SCHEMA,
     CacheFacts,
-    ClientFacts,
     CounterMoves,
     EngineFacts,
     Evidence,
@@ -18,7 +18,6 @@ from harness.results.store.manifest import (
     StepFloor,
     StoredSweep,
     ToggleFlip,
-    WorkerFacts,
     finite,
     manifest_of,
 )
