@@ -6,6 +6,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from repository import ROOT
@@ -208,6 +209,12 @@ def test_a_bug_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         main(["run", str(write(tmp_path, **TINY)), "--out", "out"])
 
 
+def with_statuses(*statuses: str) -> SimpleNamespace:
+    """Return a summary of runs that are known by their status alone."""
+    runs = [SimpleNamespace(status=status, metrics=None) for status in statuses]
+    return SimpleNamespace(runs=runs, document=dict)
+
+
 @pytest.mark.parametrize(
     ("status", "code"), [("ok", 0), ("skipped", 0), ("failed", 1), ("void", 1)]
 )
@@ -215,8 +222,7 @@ def test_the_exit_code_is_what_the_runs_came_to(
     monkeypatch: pytest.MonkeyPatch, status: str, code: int
 ) -> None:
     """A script can trust 0: no run failed or was void."""
-    summary = {"runs": [{"status": "ok"}, {"status": status}]}
-    monkeypatch.setattr(sweeps, "rebuild", lambda _: summary)
+    monkeypatch.setattr(sweeps, "rebuild", lambda _: with_statuses("ok", status))
 
     assert main(["report", "out", "--json"]) == code
 
@@ -327,8 +333,7 @@ def test_a_report_with_gaps_is_good_where_something_was_measured(
     code: int,
 ) -> None:
     """Gaps alone are told and are no fault; nothing measured at all is one."""
-    summary = {"runs": [{"status": status} for status in statuses]}
-    monkeypatch.setattr(sweeps, "rebuild", lambda _: summary)
+    monkeypatch.setattr(sweeps, "rebuild", lambda _: with_statuses(*statuses))
 
     assert main(["report", "out", "--json"]) == code
 

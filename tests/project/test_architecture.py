@@ -19,7 +19,7 @@ SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 ONE_HOME = {
     "matplotlib": r"results/plots/\w+\.py",
     "yaml": r"harness/sweep_file/yaml_source\.py",
-    "pydantic": r"(harness/sweep_file/form/\w+|results/(store/(manifest(_part)?|client_facts)|summary))\.py",
+    "pydantic": r"(harness/sweep_file/form/\w+|results/(store/\w+|summary))\.py",
     "jinja2": r"results/report/page\.py",
     "pyarrow": r"results/store/parquet\.py",
     "scipy": r"(results/(statistics|plots/\w+)|harness/prediction/fit)\.py",

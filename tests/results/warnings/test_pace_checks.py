@@ -62,8 +62,7 @@ def test_few_clumped_tokens_are_no_warning() -> None:
 @pytest.mark.parametrize(("lag_ms", "own"), [(0.2, False), (3.0, False), (40.0, True)])
 def test_the_cause_of_clumped_tokens_is_the_clients_delay_or_not(lag_ms: float, own: bool) -> None:
     """A client that wakes later than tokens come reads several at once; else a proxy sent them."""
-    lag = {"n": 1000, "mean": lag_ms * 1e6, "p50": lag_ms * 1e6, "p99": lag_ms * 1e6,
-           "max": lag_ms * 1e6}  # fmt: skip
+    lag = {"n": 1000, "p50": lag_ms * 1e6, "p99": lag_ms * 1e6, "max": lag_ms * 1e6}
     client = known_client(known_worker(loop_lag_ns=lag))
 
     warning = warned(clumps(20, 5), client=client)["clumped"]

@@ -234,6 +234,7 @@ class _Cell:
             "goodput_share": 0.91,
             "prefix_hit_rate": 0.0 if "prefix_caching=off" in self.arm else 0.83,
             "prefix_hit_ceiling": 0.94,
+            "clumped_share": 0.0,
             "acceptance_rate": 0.78 if self.arm.startswith("speculative") else None,
             "mean_accepted_length": 3.4 if self.arm.startswith("speculative") else None,
             "completed": self.counts["ok"],
