@@ -51,6 +51,30 @@ def test_help_needs_nothing_heavy() -> None:
     assert not heavy & set(done.stdout.split())
 
 
+@pytest.mark.parametrize(
+    ("command", "unneeded"),
+    [
+        ("capacity", {"aiohttp", "pandas", "pydantic", "scipy", "uvloop"}),
+        ("plan", {"aiohttp", "jinja2", "matplotlib", "uvloop"}),
+        ("load", {"jinja2", "matplotlib"}),
+        ("fit", {"jinja2", "matplotlib"}),
+    ],
+)
+def test_a_command_imports_only_what_it_needs(command: str, unneeded: set[str]) -> None:
+    """Nobody waits for libraries of another command that a folder's `__init__` would import."""
+    code = f"import sys; from harness.commands import command; command({command!r})"
+
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+
+    assert not unneeded & set(done.stdout.split())
+
+
 def test_version_and_help_say_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     """The version is the package's; help lists the commands and what exit codes mean."""
     for option in ("--version", "--help"):

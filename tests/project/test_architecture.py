@@ -177,6 +177,22 @@ def test_packages_list_only_what_others_import() -> None:
     assert unused - used - late == set()
 
 
+def test_a_name_that_is_loaded_late_is_no_module_too() -> None:
+    """Importing the module would put it in the place of the name."""
+    for path in SOURCES:
+        if path.name == "__init__.py" and "__getattr__" in path.read_text(encoding="utf-8"):
+            late = {
+                one.name
+                for block in parsed(path).body
+                if isinstance(block, ast.If)
+                for node in block.body
+                if isinstance(node, ast.ImportFrom)
+                for one in node.names
+            }
+            assert late
+            assert not late & {file.stem for file in path.parent.iterdir()}
+
+
 def test_the_instrument_never_imports_the_specimens_insides() -> None:
     """Of the embedded engine, harness uses its doors only."""
     doors = {"harness.adapters.embedded", "harness.adapters.embedded.server"}
