@@ -98,15 +98,15 @@ def client_counts(summary: Summary) -> str:
     """Return in a sentence how many clients were believed, or why there was none to judge."""
     verdicts = Counter(run.certificate.verdict for run in summary.runs)
     best_first = reversed(WORST_FIRST)
-    told = [f"{verdicts[verdict]:,} {verdict}" for verdict in best_first if verdicts[verdict]]
+    counts = [f"{verdicts[verdict]:,} {verdict}" for verdict in best_first if verdicts[verdict]]
     reasons = Counter(
         reason.message
         for run in summary.runs
         if run.certificate.verdict is None and run.status != "skipped"
         for reason in run.certificate.reasons
     )
-    told += [f"{runs:,} without a certificate ({message})" for message, runs in reasons.items()]
-    return "; ".join(told) or ABSENT
+    counts += [f"{runs:,} without a certificate ({message})" for message, runs in reasons.items()]
+    return "; ".join(counts) or ABSENT
 
 
 def client_table(summary: Summary) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -44,7 +44,7 @@ def _table(beside: SideBySide, part: slice, width: int) -> Table:
 
 
 def _cell(cell: Ratios, room: int) -> str:
-    return _folded([" ".join(cell.ratios), cell.told], room)
+    return _folded([" ".join(cell.ratios), cell.proof], room)
 
 
 def _folded(lines: Sequence[str], room: int) -> str:

@@ -166,17 +166,17 @@ def verdict_note(summary: Summary) -> str:
 
 def ratio_note(summary: Summary) -> str:
     """Return how to read the ratios, which differ in what stands above the line."""
-    told = (
+    text = (
         "ratio of A/B: the figure of A over that of B, so below 1 A has less. A switch is always "
         "on/off: where a flip turns it off, the baseline is A. Any other toggle, and several "
         "at once, is value/base: the arm is A"
     )
     if any(effect.verdict for effect in summary.effects):
         marks = ", ".join(f"{mark} {verdict.lower()}" for verdict, mark in VERDICT_MARKS.items())
-        told += f". {marks}: A against B"
+        text += f". {marks}: A against B"
     if any(may_be_none(effect) for effect in summary.effects):
-        told += ". ~ before a ratio: its 95 % interval over the blocks holds 1, so it may be none"
-    return told
+        text += ". ~ before a ratio: its 95 % interval over the blocks holds 1, so it may be none"
+    return text
 
 
 def control_note(summary: Summary) -> str | None:

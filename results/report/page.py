@@ -196,9 +196,9 @@ def _extremes(panel: Panel, names: Sequence[tuple[str, Sequence[Effect | None]]]
     """
     found = []
     for i, metric in enumerate(panel.primary):
-        told = [(name, effects[i]) for name, effects in names]
-        largest = max((_size(effect) for _, effect in told), default=0.0)
-        close = [(name, one) for name, one in told if one and _size(one) >= largest - 0.01]
+        named = [(name, effects[i]) for name, effects in names]
+        largest = max((_size(effect) for _, effect in named), default=0.0)
+        close = [(name, one) for name, one in named if one and _size(one) >= largest - 0.01]
         name, effect = min(close, key=lambda pair: _flips(pair[1]), default=("", None))
         if effect is not None and effect.ratio:
             verdict = f" ({effect.verdict.lower()})" if effect.verdict else ""

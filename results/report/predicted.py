@@ -103,8 +103,8 @@ def _roof_cell(share: float | None, bound: str | None) -> str:
 def _effect_rows(panel: Panel, arm: ArmRow, several: bool) -> Iterator[tuple[str, ...]]:
     """Yield a row for each metric; the toggle's name stands in the first."""
     effects = [panel.effect(arm, metric) for metric in panel.primary]
-    told = [effect for effect in effects if effect and effect.predicted]
-    for number, effect in enumerate(told):
+    predicted = [effect for effect in effects if effect and effect.predicted]
+    for number, effect in enumerate(predicted):
         yield (
             "" if number else _name(arm, several),
             METRIC_NAMES[effect.metric],

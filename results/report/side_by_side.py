@@ -22,7 +22,7 @@ class Ratios:
     """What one toggle does on one engine: three ratios with verdict marks, and the proof."""
 
     ratios: tuple[str, ...]  # throughput, TTFT, TPOT; empty where the engine has no such arm
-    told: str  # what the counters say of the flip, or why there is no ratio
+    proof: str  # what the counters show of the flip, or why there is no ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,17 +150,17 @@ def _any(panel: Panel, arm: ArmRow) -> Effect | None:
 
 def _ratios(panel: Panel, arm: ArmRow | None) -> Ratios:
     if arm is None:
-        return Ratios(ratios=(), told=ABSENT)
+        return Ratios(ratios=(), proof=ABSENT)
     if arm.status != "ok":
-        return Ratios(ratios=(), told=arm.status.upper())
+        return Ratios(ratios=(), proof=arm.status.upper())
     effects = [panel.effect(arm, metric) for metric in panel.primary]
     if not any(effects):
-        return Ratios(ratios=(), told="not compared")
+        return Ratios(ratios=(), proof="not compared")
     dragged = [name for flip in arm.flipped.values() for name in flip.implied]
     proof = _proof(panel.runs_of(arm))
     return Ratios(
         ratios=tuple(_ratio(effect) for effect in effects),
-        told=proof + (f"; drags {', '.join(dragged)}" if dragged else ""),
+        proof=proof + (f"; drags {', '.join(dragged)}" if dragged else ""),
     )
 
 
@@ -185,8 +185,8 @@ def _proof(runs: Sequence[RunRow]) -> str:
 def _notes(panel: Panel, engines: Sequence[str], kinds: Mapping[str, str]) -> Iterator[str]:
     """Yield what keeps these engines from being compared as they stand."""
     if len({kinds.get(label) for label in engines}) > 1:
-        told = ", ".join(f"{label} {kinds.get(label, 'not run')}" for label in engines)
-        yield f"not of one kind ({told}): what was computed is no measurement; do not rank them"
+        named = ", ".join(f"{label} {kinds.get(label, 'not run')}" for label in engines)
+        yield f"not of one kind ({named}): what was computed is no measurement; do not rank them"
     runs = [run for run in panel.runs if run.arm == BASELINE and run.status == "ok"]
     of = {label: [run for run in runs if run.label == label] for label in engines}
     of = {label: found for label, found in of.items() if found}
@@ -206,13 +206,13 @@ def _unlike(
 ) -> Iterator[str]:
     values = {label: value(found) for label, found in of.items()}
     if len(set(values.values())) > 1:
-        told = ", ".join(f"{text} ({label})" for label, text in values.items())
-        yield f"unlike: {name}: {told}"
+        named = ", ".join(f"{text} ({label})" for label, text in values.items())
+        yield f"unlike: {name}: {named}"
 
 
 def _unlike_prompts(of: Mapping[str, Sequence[RunRow]]) -> Iterator[str]:
     sizes = {label: prompt_tokens_each(found) for label, found in of.items()}
     known = {label: size for label, size in sizes.items() if size}
     if known and max(known.values()) > (1 + _UNLIKE) * min(known.values()):
-        told = ", ".join(f"{size:,.0f} ({label})" for label, size in known.items())
-        yield f"unlike: prompt tokens a request: {told}; these were not asked the same"
+        named = ", ".join(f"{size:,.0f} ({label})" for label, size in known.items())
+        yield f"unlike: prompt tokens a request: {named}; these were not asked the same"

@@ -22,8 +22,8 @@ _REMEDIES = {
 def failure_samples(table: RecordTable) -> dict[str, str]:
     """Return kind of failure → the message of the first request that failed so, ready to print."""
     failed = table.columns[table.columns["error_kind"].notna()]
-    told = failed[failed["error"].notna()].drop_duplicates("error_kind")
-    pairs = zip(told["error_kind"], told["error"], strict=True)
+    sampled = failed[failed["error"].notna()].drop_duplicates("error_kind")
+    pairs = zip(sampled["error_kind"], sampled["error"], strict=True)
     return {str(kind): one_line(str(text)) for kind, text in sorted(pairs)}
 
 

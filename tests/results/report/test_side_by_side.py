@@ -84,9 +84,9 @@ def test_each_toggle_has_ratio_verdict_and_proof_of_each_engine() -> None:
 
     vllm, sglang, trtllm = toggles["prefix_caching off (on/off)"]
     assert vllm.ratios == ("1.82▲", "0.085▲", "0.72▲")
-    assert (vllm.told, sglang.told, trtllm.told) == ("verified", "unverifiable", "VOID")
+    assert (vllm.proof, sglang.proof, trtllm.proof) == ("verified", "unverifiable", "VOID")
     assert trtllm.ratios == ()
-    assert toggles["paged_kv off (on/off)"][0].told == "verified; drags prefix_caching"
+    assert toggles["paged_kv off (on/off)"][0].proof == "verified; drags prefix_caching"
 
 
 def test_terminal_and_page_show_the_same(tmp_path: Path) -> None:
