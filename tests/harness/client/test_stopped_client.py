@@ -54,4 +54,4 @@ def test_a_client_that_is_stopped_most_of_the_time_is_invalid() -> None:
     certificate = summary["runs"][0]["certificate"]
     assert (load.returncode, certificate["verdict"]) == (1, "INVALID")
     assert certificate["reasons"][0]["name"] == "loop_lag"
-    assert certificate["figures"]["loop_lag"]["value"] > 50
+    assert certificate["measured"]["loop_lag"]["value"] > 50
