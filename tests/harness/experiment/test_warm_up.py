@@ -97,5 +97,5 @@ def test_a_cold_engine_is_measured_warm(tmp_path: Path, cold_s: float) -> None:
     assert warm_up["round_s"][0] > cold_s
     assert warm_up["ramp_ns"] < 0.5e9
     speeds = [run.metrics.output_tokens_per_s or 0 for run in summary.runs if run.metrics]
-    assert min(speeds) > 600  # 4 × 50 tokens in 0.1 s; with a ramp of a second or more under 200
+    assert min(speeds) > 600  # 4 × 50 tokens in 0.1 s are 2,000; the rest is for a busy machine
     assert {run.window.kind for run in summary.runs if run.window} == {"steady"}
