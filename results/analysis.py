@@ -28,7 +28,7 @@ from harness.results.summary import (
     Values,
 )
 from harness.results.warnings import NAME as UNLIKE
-from harness.results.warnings import cache_notes, other_versions, same_settings, unlike_runs
+from harness.results.warnings import cache_notes, find_unlike_runs, other_versions, same_settings
 
 SUMMARY_FILE, CSV_FILE = "summary.json", "summary.csv"
 _EXACT = "virtual time: the baseline run again is exactly 1 by construction, and an interval \
@@ -152,7 +152,7 @@ def _compared(runs: Sequence[AnalysedRun]) -> list[AnalysedRun]:
     found: defaultdict[str, list[RunWarning]] = defaultdict(list)
     for check, groups in (
         (same_settings, cells.values()),
-        (unlike_runs, cells.values()),
+        (find_unlike_runs, cells.values()),
         (other_versions, labels.values()),
     ):
         for group in groups:

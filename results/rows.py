@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.results.client import INVALID, certificate, uncertified
+from harness.results.client import INVALID, certify, uncertified
 from harness.results.metrics import RunMetrics, run_metrics
 from harness.results.names import flatten
 from harness.results.predictions import predicted_values, run_prediction
@@ -20,7 +20,7 @@ from harness.results.summary import (
     RunWarning,
     WindowFacts,
 )
-from harness.results.warnings import failure_samples, run_warnings, too_many_failed
+from harness.results.warnings import run_warnings, sample_failures, too_many_failed
 
 # A certificate that states the first against a run states what the others would.
 _SAME_AS = {"failed_share": ("failed_share", "some_failed")}
@@ -38,7 +38,7 @@ _PLANNED = (
 def analysed_run(run: StoredRun) -> AnalysedRun:
     """Return a stored run with its metrics, its certificate and its warnings."""
     manifest, metrics = run.manifest, run_metrics(run.records, run.manifest)
-    certified = certificate(metrics, manifest)
+    certified = certify(metrics, manifest)
     status, reason = _status(manifest, metrics, certified)
     sent = not metrics.requests.empty
     values = dict(flatten(metrics.run)) if sent else {}
@@ -53,7 +53,7 @@ def analysed_run(run: StoredRun) -> AnalysedRun:
         reason=reason,
         certificate=certified,
         metrics=metrics.run if sent else None,
-        failure_samples=failure_samples(run.records),
+        failure_samples=sample_failures(run.records),
         warnings=tuple(_beside(certified, run_warnings(metrics, manifest))),
         window=_window(metrics) if sent else None,
         counts=_counts(metrics),

@@ -4,7 +4,7 @@ The rest of harness imports the engine and its step times from here, the server 
 """
 
 from harness.adapters.embedded.adapter import EmbeddedAdapter
-from harness.adapters.embedded.capacity import Capacity, DecodeStep, capacity, decode_floor
+from harness.adapters.embedded.capacity import Capacity, DecodeStep, capacity_of, decode_floor
 from harness.adapters.embedded.engine import Sequence
 from harness.adapters.embedded.in_process import InProcessEngine
 from harness.adapters.embedded.prediction import (
@@ -33,7 +33,7 @@ __all__ = [
     "StepCosts",
     "StepProfile",
     "as_scheduled",
-    "capacity",
+    "capacity_of",
     "decode_floor",
     "predicted_endpoint",
     "prediction_basis",

@@ -167,7 +167,7 @@ def decode_floor(settings: EngineSettings) -> DecodeFloor | None:
     return DecodeFloor(step_s=step_s, context_token_s=slope_s)
 
 
-def capacity(settings: EngineSettings) -> Capacity:
+def capacity_of(settings: EngineSettings) -> Capacity:
     """Return how much fits at contexts of `max_model_len`, and the floors of step times.
 
     A model that does not fit is reported, not refused. Raises `EngineError` for an unknown model or

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from harness.adapters import BASELINE, EngineError, EngineSettings, ToggleValue
 from harness.adapters.embedded import Capacity
-from harness.adapters.embedded import capacity as facts_of
+from harness.adapters.embedded import capacity_of as facts_of
 from harness.commands.capacity_text import capacity_lines
 from harness.output import printing
 

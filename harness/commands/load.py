@@ -16,7 +16,7 @@ from harness.output import printing
 from harness.progress import RequestCount
 from harness.results import Summary
 from harness.results.dialects import DialectReport, dialect_block, dialect_report
-from harness.results.report import serving_block
+from harness.results.report import serving_table
 from harness.sweep_file import Load
 
 _INTERRUPTED = 130
@@ -61,7 +61,7 @@ def _text(summary: Summary, dialect: DialectReport | None, *, as_json: bool) -> 
         if dialect is not None:
             document["dialect"] = dialect.document()
         return json.dumps(document, indent=1, allow_nan=False)
-    blocks = [serving_block(summary)]
+    blocks = [serving_table(summary)]
     if dialect is not None:
         blocks.append(dialect_block(summary, dialect))
     return "\n\n".join(blocks)

@@ -3,30 +3,6 @@
 Names are loaded when they are first used: the server process imports nothing heavy.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import lazy_loader
 
-if TYPE_CHECKING:
-    from harness.reference.rungs import ITL_MS, STREAMS, cores, fits, rung
-
-__all__ = [
-    "ITL_MS",
-    "STREAMS",
-    "cores",
-    "fits",
-    "rung",
-]
-
-_MODULES = {
-    "ITL_MS": "rungs",
-    "STREAMS": "rungs",
-    "cores": "rungs",
-    "fits": "rungs",
-    "rung": "rungs",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -4,7 +4,7 @@ from harness.results.client.certificate import (
     DEGRADED,
     INVALID,
     WORST_FIRST,
-    certificate,
+    certify,
     uncertified,
 )
 from harness.results.client.error import error_of_pairs
@@ -23,7 +23,7 @@ __all__ = [
     "WORST_FIRST",
     "amount",
     "cap_waits_ns",
-    "certificate",
+    "certify",
     "conversation_spans",
     "error_of_pairs",
     "start_rates",

@@ -37,7 +37,7 @@ _REMEDIES = {
 Bounds = tuple[float, float | None]  # DEGRADED above, INVALID above (None: never)
 
 
-def certificate(metrics: RunMetrics, manifest: RunManifest) -> Certificate:
+def certify(metrics: RunMetrics, manifest: RunManifest) -> Certificate:
     """Return the certificate of one run, its reasons the worst first."""
     if manifest.client is None:
         return uncertified(*_without_client(manifest))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from harness.results.client import certificate
+from harness.results.client import certify
 from harness.results.diagnosis.drafts import drafts
 from harness.results.diagnosis.host import far_from_floor, launches
 from harness.results.diagnosis.kv_cache import kv_room, preemptions
@@ -64,7 +64,7 @@ def diagnose_run(stored: StoredRun) -> RunDiagnosis:
         table=stored.records,
         metrics=metrics,
         manifest=stored.manifest,
-        certificate=certificate(metrics, stored.manifest),
+        certificate=certify(metrics, stored.manifest),
     )
     measured = {limit.name: _RULES[limit.name](run) for limit in LIMITS}
     findings = tuple(

@@ -26,7 +26,7 @@ _LATENCIES = (
 )
 
 
-def serving_block(summary: Summary) -> str:
+def serving_table(summary: Summary) -> str:
     """Return the block of the one run of a summary, 50 columns wide; below it how sure it is."""
     (run,) = summary.runs
     mark = f" ({found})" if (found := unmeasured(summary)) else ""

@@ -19,7 +19,7 @@ _REMEDIES = {
 }
 
 
-def failure_samples(table: RecordTable) -> dict[str, str]:
+def sample_failures(table: RecordTable) -> dict[str, str]:
     """Return kind of failure → the message of the first request that failed so, ready to print."""
     failed = table.columns[table.columns["error_kind"].notna()]
     sampled = failed[failed["error"].notna()].drop_duplicates("error_kind")

@@ -12,7 +12,7 @@ _TOLERANCE = 0.02  # of prompt tokens a request: what a server counts may miss t
 _REMEDY = "what differs between them may be the requests: run both from one sweep file"
 
 
-def unlike_runs(runs: Sequence[RunRow]) -> dict[str, RunWarning]:
+def find_unlike_runs(runs: Sequence[RunRow]) -> dict[str, RunWarning]:
     """Return a warning per run key where a run got other requests than its baseline.
 
     Give the runs of one engine, workload, load and block. Prompts are compared where all requests

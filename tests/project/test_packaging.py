@@ -151,11 +151,12 @@ def test_every_source_file_is_in_the_wheel_of_the_sdist(wheel: Path) -> None:
     expected = {
         str(path.relative_to(ROOT) if folder == "harness" else "harness" / path.relative_to(ROOT))
         for folder in SOURCES
-        for path in (ROOT / folder).rglob("*.py")
+        for pattern in ("*.py", "*.pyi")
+        for path in (ROOT / folder).rglob(pattern)
         if "examples/cpu" not in str(path)
     }
 
-    assert {name for name in names(wheel) if name.endswith(".py")} == expected
+    assert {name for name in names(wheel) if name.endswith((".py", ".pyi"))} == expected
 
 
 def test_a_wheel_from_the_tree_is_the_same(wheel: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from reference_numbers import (
 
 from harness.adapters.base import EngineError
 from harness.adapters.embedded.adapter import engine_config
-from harness.adapters.embedded.capacity import capacity
+from harness.adapters.embedded.capacity import capacity_of
 
 TEXT = PAGE.read_text(encoding="utf-8")
 FLAT = " ".join(TEXT.split())
@@ -52,7 +52,7 @@ def test_one_user_has_a_roof_in_16_bit() -> None:
 
 def test_the_arithmetic_of_a_long_prompt() -> None:
     """Tokens × 2 × parameters over the peak, as the page writes it out."""
-    parameters = capacity(settings()).parameters
+    parameters = capacity_of(settings()).parameters
     flops = PROMPT_TOKENS * 2 * parameters
 
     assert f"2 × {parameters / 1e9:.1f} billion" in FLAT
@@ -65,12 +65,12 @@ def test_the_arithmetic_of_a_long_prompt() -> None:
 
 def test_the_crossover_is_written_out() -> None:
     """Peak over bandwidth, and the figure that it is often rounded to."""
-    crossover = capacity(settings()).crossover_flops_per_byte
+    crossover = capacity_of(settings()).crossover_flops_per_byte
 
     assert f"312e12 / 2.039e12 = {crossover:.0f} FLOP a byte" in FLAT
     assert f"{312e12 / 2.0e12:.0f}" == "156"
     assert "often quoted 156" in FLAT
-    assert capacity(settings()).decode[-1].binding_side == "memory"
+    assert capacity_of(settings()).decode[-1].binding_side == "memory"
 
 
 def test_the_quoted_figures_are_those_of_the_first_lines() -> None:

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 from harness.workloads.base import Drawn, Segment, WorkloadError
-from harness.workloads.prompts.token_ids import prefix_hit_ceiling, shared_prefix_tokens, token_ids
+from harness.workloads.prompts.token_ids import (
+    draw_token_ids,
+    prefix_hit_ceiling,
+    shared_prefix_tokens,
+)
 from harness.workloads.trace.replay import TraceReplay
 
 CONTEXT = 131_072
@@ -202,7 +206,7 @@ def test_texts_are_the_seeds_and_lengths_the_files(tmp_path: Path) -> None:
     names = [{part.text for prompt in prompts_of(d) for part in prompt} for d in (one, other)]
     assert len(names[0]) == len(names[1]) == 4
     assert not names[0] & names[1]
-    assert [len(token_ids(prompt)) for prompt in prompts_of(one)] == [600, 600, 70]
+    assert [len(draw_token_ids(prompt)) for prompt in prompts_of(one)] == [600, 600, 70]
 
 
 def test_linked_rows_are_said_to_be_apart(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from harness.workloads.prompts.prefixes import PrefixTree, Prompt, left_behind, 
 from harness.workloads.prompts.texts import Texts
 from harness.workloads.prompts.token_ids import (
     cached_tokens_limit,
+    draw_token_ids,
     hit_share,
     shared_prefix_tokens,
-    token_ids,
 )
 from harness.workloads.prompts.words import prompt_text
 
@@ -17,11 +17,11 @@ __all__ = [
     "Prompt",
     "Texts",
     "cached_tokens_limit",
+    "draw_token_ids",
     "hit_share",
     "left_behind",
     "overlap_of",
     "prompt_text",
     "shared_prefix_tokens",
     "shared_prefixes",
-    "token_ids",
 ]

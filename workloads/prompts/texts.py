@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from harness.workloads.base import Segment, TokenIds
-from harness.workloads.prompts.token_ids import token_ids
+from harness.workloads.prompts.token_ids import draw_token_ids
 
 _ROOM_TOKENS = 1 << 22  # 16 MB of ids
 _TOKENS_AHEAD = 1 << 13  # worked out together: many short texts cost little more than one
@@ -35,7 +35,7 @@ class Texts:
     def _work_out(self, segment: Segment) -> TokenIds:
         """Return the ids of `segment`; keep them, and those of the texts expected next."""
         together = (segment, *self._ahead(segment.text))
-        ids, at = token_ids(together), 0
+        ids, at = draw_token_ids(together), 0
         for one in together:
             self._keep(one.text, ids[at : at + one.tokens])
             at += one.tokens

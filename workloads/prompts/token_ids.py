@@ -14,7 +14,7 @@ _FIRST_ORDINARY_ID = 1_000
 _HALF_WORD = np.uint64(32)
 
 
-def token_ids(prompt: tuple[Segment, ...], vocabulary: int = 128_000) -> TokenIds:
+def draw_token_ids(prompt: tuple[Segment, ...], vocabulary: int = 128_000) -> TokenIds:
     """Return the token ids of a prompt, shape (prompt tokens,).
 
     Token i of a text is a hash of the text's name and i: endless, the same at each call, and

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.workloads.base import Segment
-from harness.workloads.prompts.token_ids import token_ids
+from harness.workloads.prompts.token_ids import draw_token_ids
 
 # Common English words that the usual vocabularies hold whole, with the blank before them.
 _COMMON = """
@@ -58,5 +58,5 @@ def prompt_text(prompt: tuple[Segment, ...]) -> str:
     """
     # `token_ids` gives ids in the upper half of so small a vocabulary.
     return " ".join(
-        [WORDS[number] for number in (token_ids(prompt, 2 * len(WORDS)) % len(WORDS)).tolist()]
+        [WORDS[number] for number in (draw_token_ids(prompt, 2 * len(WORDS)) % len(WORDS)).tolist()]
     )

@@ -17,7 +17,7 @@ from harness.client.base import Request
 from harness.client.http.exchange import Exchange
 from harness.client.http.http1 import NotHttpError, read_body, read_head
 from harness.workloads import Conversation, Segment, TokenIds
-from harness.workloads.prompts import token_ids
+from harness.workloads.prompts import draw_token_ids
 
 # Fields of a request for the token ids of its answer; TensorRT-LLM sends them in place of a text.
 _TOKEN_ID_FIELDS = {"return_token_ids": True, "detokenize": False}
@@ -47,7 +47,7 @@ def playable(
 
 def prompt_ids(request: Request, vocabulary: int = 128_000) -> TokenIds:
     """Return the token ids of a request's prompt, the server's own answers among them."""
-    return with_answers(request, token_ids(request.prompt, vocabulary))
+    return with_answers(request, draw_token_ids(request.prompt, vocabulary))
 
 
 def with_answers(request: Request, drawn: TokenIds) -> TokenIds:

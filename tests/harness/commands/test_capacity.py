@@ -12,7 +12,7 @@ from repository import ROOT
 
 from harness.adapters.base import BASELINE, TOGGLES, EngineSettings, ToggleValue
 from harness.adapters.embedded.adapter import deployment, step_time
-from harness.adapters.embedded.capacity import CONTEXTS_TOKENS, Capacity, capacity
+from harness.adapters.embedded.capacity import CONTEXTS_TOKENS, Capacity, capacity_of
 from harness.adapters.embedded.engine.config import EngineConfig
 from harness.adapters.embedded.engine.core import EngineCore
 from harness.adapters.embedded.engine.scheduler import Scheduler
@@ -30,7 +30,7 @@ def settings(**changes: Any) -> EngineSettings:
     return EngineSettings(**{**given, **changes}, toggles=toggles)
 
 
-FOUR_A100 = capacity(settings())
+FOUR_A100 = capacity_of(settings())
 
 
 def users(found: Capacity, context_tokens: int, dtype: str) -> int:
@@ -69,7 +69,7 @@ def test_narrow_caches_hold_more_users() -> None:
 
 def test_the_engine_runs_as_many_users_as_are_told() -> None:
     """So many sequences of the context never lose a block; more of them do not fit at once."""
-    found = capacity(settings(max_model_len=1024))
+    found = capacity_of(settings(max_model_len=1024))
     told = users(found, 1024, "auto")
     blocks = found.memory.kv_room_tokens // found.memory.block_tokens
 

@@ -23,7 +23,7 @@ from known_runs import (
 )
 from repository import ROOT
 
-from harness.results.client.certificate import certificate
+from harness.results.client.certificate import certify
 from harness.results.client.limits import LIMITS
 from harness.results.metrics import run_metrics
 from harness.results.store.manifest import manifest_of
@@ -45,7 +45,7 @@ def of(
     told = {"clock": "monotonic", "client": client or known_client(), **manifest}
     whole = known_manifest(**told)
     metrics = run_metrics(table_of(records or steady_records(2, 301)), whole)
-    return document_of(certificate(metrics, whole))
+    return document_of(certify(metrics, whole))
 
 
 def verdict(found: dict[str, Any], name: str) -> str:
@@ -95,7 +95,7 @@ def test_neither_argument_is_changed() -> None:
     figures = run_metrics(table_of(steady_records(2, 9)), manifest)
     before = figures.requests.copy(), copy.deepcopy(manifest)
 
-    certificate(figures, manifest)
+    certify(figures, manifest)
 
     assert figures.requests.equals(before[0])
     assert manifest == before[1]
@@ -118,7 +118,7 @@ def test_without_a_client_there_is_no_verdict(
         del facts["client"]
     whole = manifest_of(facts)
 
-    found = certificate(run_metrics(table_of(steady_records(2, 9)), whole), whole)
+    found = certify(run_metrics(table_of(steady_records(2, 9)), whole), whole)
 
     assert found.verdict is None
     (reason,) = found.reasons
@@ -130,7 +130,7 @@ def test_a_run_that_sent_nothing_has_no_certificate() -> None:
     """Nothing was sent: nothing can be said, and nothing breaks."""
     whole = known_manifest(client=known_client(), clock="monotonic")
 
-    found = certificate(run_metrics(table_of([]), whole), whole)
+    found = certify(run_metrics(table_of([]), whole), whole)
 
     assert (found.verdict, found.reasons[0].name) == (None, "nothing_sent")
 
@@ -389,7 +389,7 @@ def test_a_cap_s_wait_is_named_and_not_blamed_on_the_client() -> None:
         load={**load, "max_concurrency": 1}, client=known_client(), clock="monotonic"
     )
 
-    capped = certificate(figures := run_metrics(table_of(records), manifest), manifest)
+    capped = certify(figures := run_metrics(table_of(records), manifest), manifest)
     blamed = of(records, load=load)
 
     assert capped.verdict == "TRUSTED"
@@ -500,7 +500,7 @@ def test_a_wall_clock_set_back_is_mentioned_and_no_more() -> None:
         manifest = known_manifest(client=client, clock="monotonic")
         figures = run_metrics(table_of(steady_records(2, 301)), manifest)
 
-        assert certificate(figures, manifest).verdict == told
+        assert certify(figures, manifest).verdict == told
         assert [doubt.name for doubt in run_warnings(figures, manifest)] == ["wall_clock_stepped"]
 
 

@@ -27,12 +27,12 @@ from harness.cli import main
 from harness.commands import load as load_command
 from harness.commands import load_plan
 from harness.results.analysis import summarize
-from harness.results.client.certificate import certificate
+from harness.results.client.certificate import certify
 from harness.results.client.error import error_of_pairs
 from harness.results.effects import effects
 from harness.results.metrics import run_metrics
 from harness.results.report.client_notes import client_reasons
-from harness.results.report.serving_block import serving_block
+from harness.results.report.serving_block import serving_table
 from harness.results.store.parquet import table_of
 from harness.results.store.sweep_folder import create_sweep, write_run, write_sweep
 from harness.results.summary import AnalysedRun, Certificate
@@ -155,7 +155,7 @@ def test_the_worst_block_counts() -> None:
 def errors_of(records: list[Any], **manifest: Any) -> dict[str, float | None]:
     told: dict[str, Any] = {"client": late_client(3), "clock": "monotonic", **manifest}
     whole = known_manifest(**told)
-    return dict(certificate(run_metrics(table_of(records), whole), whole).errors)
+    return dict(certify(run_metrics(table_of(records), whole), whole).errors)
 
 
 def test_the_errors_are_the_lag_over_what_is_measured() -> None:
@@ -352,7 +352,7 @@ def block_of(folder: Path, client: dict[str, Any] | None, **changes: Any) -> lis
     write_sweep(folder, SWEEP)
     manifest = known_manifest(client=client, clock="monotonic", **changes)
     write_run(folder, manifest.key, manifest, steady_records(2, 301))
-    return serving_block(summarize(folder)).splitlines()
+    return serving_table(summarize(folder)).splitlines()
 
 
 def test_a_trusted_client_is_one_line_of_the_block(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from known_runs import known_row
 
 from harness.results.analysis import summarize
 from harness.results.summary import RequestCounts, RunRow
-from harness.results.warnings.unlike_runs import unlike_runs
+from harness.results.warnings.unlike_runs import find_unlike_runs
 from tests.results.test_analysis import store_sweep
 
 
@@ -35,7 +35,7 @@ def test_other_prompts_are_named_with_both_lengths() -> None:
     """A gain that comes with prompts of another length is no gain of the toggle."""
     longer = counted(8, 0, 8 * 1024)
 
-    found = unlike_runs([run("baseline"), run("prefix_caching=off", counts=longer)])
+    found = find_unlike_runs([run("baseline"), run("prefix_caching=off", counts=longer)])
 
     assert list(found) == ["prefix_caching=off"]
     for word in ("input_tokens", "512", "1024", "not compared"):
@@ -44,7 +44,7 @@ def test_other_prompts_are_named_with_both_lengths() -> None:
 
 def test_another_seed_asked_something_else() -> None:
     """The seed of a run stands for its workload, load and block."""
-    found = unlike_runs([run("baseline"), run("prefix_caching=off", seed=8)])
+    found = find_unlike_runs([run("baseline"), run("prefix_caching=off", seed=8)])
 
     assert "seed 8 against 7" in found["prefix_caching=off"].message
 
@@ -60,12 +60,12 @@ def test_another_seed_asked_something_else() -> None:
 )
 def test_what_need_not_be_unlike_is_compared(counts: RequestCounts | None) -> None:
     """Nothing is held against a run that may well have been asked the same."""
-    assert unlike_runs([run("baseline"), run("prefix_caching=off", counts=counts)]) == {}
+    assert find_unlike_runs([run("baseline"), run("prefix_caching=off", counts=counts)]) == {}
 
 
 def test_without_a_baseline_nothing_is_unlike() -> None:
     """There is nothing to be unlike to."""
-    assert unlike_runs([run("prefix_caching=off"), run("x", seed=8)]) == {}
+    assert find_unlike_runs([run("prefix_caching=off"), run("x", seed=8)]) == {}
 
 
 def test_unlike_runs_have_a_doubt_and_no_effect(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from harness.load.schedule import ClosedLoop, Schedule
 from harness.results.store.records import RequestRecord
 from harness.timing.clock import MonotonicClock, VirtualClock, run_virtual, virtual_loop
 from harness.workloads.base import Conversation
-from harness.workloads.prompts.token_ids import token_ids
+from harness.workloads.prompts.token_ids import draw_token_ids
 
 END = b"0\r\n\r\n"
 
@@ -125,7 +125,7 @@ def request_bytes(model: str, request: Request) -> bytes:
     body = json.dumps(
         {
             "model": model,
-            "prompt": token_ids(request.prompt).tolist(),
+            "prompt": draw_token_ids(request.prompt).tolist(),
             "max_tokens": request.output_tokens,
             "ignore_eos": True,
             "stream": True,

@@ -22,7 +22,7 @@ from harness.load.schedule import Schedule
 from harness.results.store.records import RequestRecord
 from harness.timing.clock import VirtualClock, VirtualLoop, run_virtual, virtual_loop
 from harness.workloads.base import Conversation, Segment, Turn
-from harness.workloads.prompts.token_ids import token_ids
+from harness.workloads.prompts.token_ids import draw_token_ids
 
 T = TypeVar("T")
 MS = 1_000_000
@@ -94,7 +94,7 @@ class DirectClient:
             self._idle.append(self._connections)
         connection, sent_ns = self._idle.pop(), self._loop.now_ns
         notes = Notes(lambda: self._loop.now_ns)
-        ids = token_ids(request.prompt)
+        ids = draw_token_ids(request.prompt)
         self._engine.expect(connection, sent_ns)
         await VirtualClock(self._loop).sleep_until_ns(sent_ns + self._parse_ns)
         self._engine.submit(ticket(ids, request.output_tokens, notes, sent_ns, connection))

@@ -18,7 +18,7 @@ from repository import ROOT
 
 from harness.adapters.base import BASELINE, EngineSettings, ToggleValue
 from harness.adapters.embedded.adapter import deployment
-from harness.adapters.embedded.capacity import Capacity, capacity
+from harness.adapters.embedded.capacity import Capacity, capacity_of
 from harness.adapters.embedded.engine.speculative import ASSUMED_ACCEPTANCE, SpeculativeConfig
 from harness.adapters.embedded.step_time.roofline import StepTime
 from harness.commands.capacity_text import capacity_lines
@@ -200,7 +200,7 @@ def long_prompt() -> str:
     def rows() -> Iterator[Sequence[str]]:
         for name, asked in readings:
             roof_s, predicted_s = prefill_s(asked, PROMPT_TOKENS)
-            fits = "yes" if capacity(asked).fit.fits else "no"
+            fits = "yes" if capacity_of(asked).fit.fits else "no"
             possible = verdict(1 / PROMPT_MS, 1e-3 / roof_s, 1e-3 / predicted_s)
             yield name, significant(roof_s * 1e3), significant(predicted_s * 1e3), fits, possible
 
@@ -213,7 +213,7 @@ def crossovers() -> str:
 
     def rows() -> Iterator[Sequence[str]]:
         for gpu in ("a100-80gb", "h100-80gb", "h200"):
-            found: Capacity = capacity(settings(gpu=gpu))
+            found: Capacity = capacity_of(settings(gpu=gpu))
             alone = [one for one in found.decode if not one.context_tokens]
             sides = [f"{significant(one.flops_per_byte)}, {one.binding_side}" for one in alone]
             yield gpu, significant(found.crossover_flops_per_byte), *sides
@@ -245,7 +245,7 @@ def written(page: str, computed: Mapping[str, str]) -> str:
 
 def capacity_page() -> str:
     """Return what `harness capacity` prints above its last paragraph, as its page shows it."""
-    text = "\n".join(capacity_lines(capacity(settings())))
+    text = "\n".join(capacity_lines(capacity_of(settings())))
     return text[: text.index("\none user at")].strip()
 
 

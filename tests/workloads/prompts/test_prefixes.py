@@ -15,7 +15,7 @@ from harness.workloads.prompts.prefixes import (
     left_behind,
     shared_prefixes,
 )
-from harness.workloads.prompts.token_ids import shared_prefix_tokens, token_ids
+from harness.workloads.prompts.token_ids import draw_token_ids, shared_prefix_tokens
 from harness.workloads.shared_prefix import SharedPrefix
 
 SEGMENTS = st.builds(Segment, st.integers(1, 3), st.integers(1, 4))
@@ -50,7 +50,7 @@ def test_the_tree_finds_what_others_began_with(prompts: list[Prompt]) -> None:
 
 def common(one: Prompt, other: Prompt) -> int:
     """Return how many first ids two prompts have in common."""
-    pairs = zip(token_ids(one).tolist(), token_ids(other).tolist(), strict=False)
+    pairs = zip(draw_token_ids(one).tolist(), draw_token_ids(other).tolist(), strict=False)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(map(length, (one, other))))
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from harness.workloads.base import Segment
 from harness.workloads.prompts import texts
 from harness.workloads.prompts.texts import Texts
-from harness.workloads.prompts.token_ids import token_ids
+from harness.workloads.prompts.token_ids import draw_token_ids
 
 segments = st.builds(Segment, st.integers(0, 5), st.integers(0, 40))
 prompts = st.lists(st.lists(segments, min_size=1, max_size=4).map(tuple), max_size=12)
@@ -23,7 +23,7 @@ def test_ids_are_those_of_the_prompt_alone(
     known = Texts(expected, room)
 
     for prompt in asked:
-        assert known.token_ids(prompt).tolist() == token_ids(prompt).tolist()
+        assert known.token_ids(prompt).tolist() == draw_token_ids(prompt).tolist()
 
 
 def test_a_text_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,9 +32,9 @@ def test_a_text_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def noted(prompt: tuple[Segment, ...]) -> object:
         worked_out.extend(prompt)
-        return token_ids(prompt)
+        return draw_token_ids(prompt)
 
-    monkeypatch.setattr(texts, "token_ids", noted)
+    monkeypatch.setattr(texts, "draw_token_ids", noted)
     asked = [(Segment(1, 500), Segment(number, 100)) for number in range(2, 12)]
     known = Texts(part for prompt in asked for part in prompt)
 

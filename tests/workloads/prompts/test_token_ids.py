@@ -8,7 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.workloads.base import Segment, WorkloadError
-from harness.workloads.prompts.token_ids import prefix_hit_ceiling, shared_prefix_tokens, token_ids
+from harness.workloads.prompts.token_ids import (
+    draw_token_ids,
+    prefix_hit_ceiling,
+    shared_prefix_tokens,
+)
 from harness.workloads.seeds import generator, text_names
 
 Prompt = tuple[Segment, ...]
@@ -19,7 +23,7 @@ prompt_lists = st.lists(st.lists(segments, min_size=1, max_size=4).map(tuple), m
 
 def common_ids(one: Prompt, other: Prompt) -> int:
     """Return how many leading token ids two prompts share, by looking at the ids."""
-    pairs = zip(token_ids(one), token_ids(other), strict=False)
+    pairs = zip(draw_token_ids(one), draw_token_ids(other), strict=False)
     equal = [bool(a == b) for a, b in pairs]
     return equal.index(False) if False in equal else len(equal)
 
@@ -35,19 +39,21 @@ def brute_force_shared(prompts: list[Prompt]) -> list[int]:
 def test_a_prompt_is_its_segments_one_after_the_other() -> None:
     """Ids of a prompt are the ids of its segments, joined."""
     prompt = (Segment(11, 5), Segment(12, 0), Segment(2**64 - 1, 7), Segment(11, 3))
-    apart = [token_ids((segment,)) for segment in prompt]
-    assert np.array_equal(token_ids(prompt), np.concatenate(apart))
-    assert token_ids(prompt).dtype == np.int32
+    apart = [draw_token_ids((segment,)) for segment in prompt]
+    assert np.array_equal(draw_token_ids(prompt), np.concatenate(apart))
+    assert draw_token_ids(prompt).dtype == np.int32
 
 
 def test_a_text_is_endless_and_the_same_each_time() -> None:
     """A shorter segment of a text is the beginning of a longer one."""
-    assert np.array_equal(token_ids((Segment(5, 900),)), token_ids((Segment(5, 5_000),))[:900])
+    assert np.array_equal(
+        draw_token_ids((Segment(5, 900),)), draw_token_ids((Segment(5, 5_000),))[:900]
+    )
 
 
 def test_texts_share_nothing() -> None:
     """Neighbouring names agree no more often than chance, at any shift up to some tokens."""
-    texts = [token_ids((Segment(name, 20_000),)) for name in range(4)]
+    texts = [draw_token_ids((Segment(name, 20_000),)) for name in range(4)]
     for one, other in pairwise(texts):
         for shift in range(3):
             assert (one[shift:] == other[: len(other) - shift]).sum() <= 3
@@ -56,7 +62,7 @@ def test_texts_share_nothing() -> None:
 @pytest.mark.parametrize(("vocabulary", "first"), [(128_000, 1_000), (32_000, 1_000), (512, 256)])
 def test_ids_fill_the_ordinary_vocabulary(vocabulary: int, first: int) -> None:
     """Ids are spread evenly over the vocabulary, and spare the special tokens at its start."""
-    ids = token_ids((Segment(3, 400_000),), vocabulary)
+    ids = draw_token_ids((Segment(3, 400_000),), vocabulary)
     assert ids.min() >= first
     assert ids.max() < vocabulary
     counts, _ = np.histogram(ids, bins=16, range=(first, vocabulary))
@@ -65,9 +71,9 @@ def test_ids_fill_the_ordinary_vocabulary(vocabulary: int, first: int) -> None:
 
 def test_no_prompt_and_no_vocabulary() -> None:
     """An empty prompt has no ids; a vocabulary of one token cannot hold a text."""
-    assert token_ids(()).shape == (0,)
+    assert draw_token_ids(()).shape == (0,)
     with pytest.raises(WorkloadError, match="vocabulary of 1 "):
-        token_ids((Segment(1, 1),), vocabulary=1)
+        draw_token_ids((Segment(1, 1),), vocabulary=1)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
@@ -83,7 +89,7 @@ def test_ceiling_is_in_whole_blocks_without_the_last_token(
     prompts: list[Prompt], block_tokens: int
 ) -> None:
     """The ceiling is the brute-force count of reusable tokens over all prompt tokens."""
-    lengths = [len(token_ids(prompt)) for prompt in prompts]
+    lengths = [len(draw_token_ids(prompt)) for prompt in prompts]
     shared = brute_force_shared(prompts)
     usable = [min(tokens, length - 1) for tokens, length in zip(shared, lengths, strict=True)]
     cached = sum(tokens // block_tokens * block_tokens for tokens in usable if tokens > 0)

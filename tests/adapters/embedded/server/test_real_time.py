@@ -30,7 +30,7 @@ from harness.adapters.embedded.server.real_time import RealTimeEngine
 from harness.adapters.embedded.server.server import fine_loop
 from harness.load.schedule import ClosedLoop, OpenLoop
 from harness.timing.clock import VirtualLoop, run_virtual, virtual_loop
-from harness.workloads.prompts.token_ids import token_ids
+from harness.workloads.prompts.token_ids import draw_token_ids
 
 
 @pytest.mark.parametrize("parse_ns", [0, 7 * MS])
@@ -166,7 +166,9 @@ def test_clients_come_and_go_as_they_like(
         async def ask(number: int, patience: int | None) -> None:
             await until(loop, number * 37 * MS)
             turn, notes = asked[number].turns[0], Notes(lambda: loop.now_ns)
-            one = ticket(token_ids(turn.prompt), turn.output_tokens, notes, loop.now_ns, number % 3)
+            one = ticket(
+                draw_token_ids(turn.prompt), turn.output_tokens, notes, loop.now_ns, number % 3
+            )
             engine.submit(one)
             if patience is None:
                 await notes.ended

@@ -35,7 +35,7 @@ from harness.timing.clock import MonotonicClock, VirtualClock, run_virtual, virt
 from harness.workloads.base import Conversation, Segment
 from harness.workloads.lengths import Fixed, Uniform
 from harness.workloads.multi_turn import MultiTurn
-from harness.workloads.prompts.token_ids import token_ids
+from harness.workloads.prompts.token_ids import draw_token_ids
 
 run = pytest.fixture(params=LOOPS)(on_each_loop)
 MS = 1_000_000
@@ -94,11 +94,11 @@ def test_an_answer_stands_where_the_drawn_one_stood() -> None:
     second = continued(second, first, answers[0])
     third = continued(third, second, answers[1])
 
-    request_set = token_ids(third.prompt[-1:], VOCABULARY)
+    request_set = draw_token_ids(third.prompt[-1:], VOCABULARY)
     expected = [
-        *token_ids(first.prompt, VOCABULARY),
+        *draw_token_ids(first.prompt, VOCABULARY),
         *answers[0],
-        *token_ids(second.prompt[-1:], VOCABULARY),
+        *draw_token_ids(second.prompt[-1:], VOCABULARY),
         *answers[1],
         *request_set,
     ]
@@ -191,7 +191,7 @@ def test_the_next_body_holds_the_answer(run: Run, kind: type[HttpClient]) -> Non
 
     prompts = [turn.prompt for turn in asked.turns]
     for (before, after), prompt in zip(pairwise(bodies), prompts[1:], strict=True):
-        request_set = token_ids(prompt[-1:], VOCABULARY).tolist()
+        request_set = draw_token_ids(prompt[-1:], VOCABULARY).tolist()
         assert after["prompt"] == [*before["prompt"], 11, 12, 13, *request_set]
     assert all(body["return_token_ids"] is True for body in bodies)
     assert recorded_turns == 0
@@ -215,7 +215,7 @@ def test_turns_without_ids_are_counted(run: Run) -> None:
     bodies, recorded_turns = run(main())
 
     assert recorded_turns == 2
-    drawn = [token_ids(turn.prompt, VOCABULARY).tolist() for turn in asked.turns]
+    drawn = [draw_token_ids(turn.prompt, VOCABULARY).tolist() for turn in asked.turns]
     assert [body["prompt"] for body in bodies] == drawn
 
 
@@ -335,4 +335,4 @@ def test_requests_that_are_not_live_keep_nothing() -> None:
     )
 
     assert b"return_token_ids" not in body_bytes(TAKES, RequestOptions(), request)
-    assert prompt_ids(request).tolist() == token_ids(request.prompt).tolist()
+    assert prompt_ids(request).tolist() == draw_token_ids(request.prompt).tolist()

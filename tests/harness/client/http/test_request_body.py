@@ -21,7 +21,7 @@ from harness.client.http.request_body import (
     request_headers,
 )
 from harness.workloads.base import Segment
-from harness.workloads.prompts.token_ids import token_ids
+from harness.workloads.prompts.token_ids import draw_token_ids
 from harness.workloads.prompts.words import WORDS, prompt_text
 
 URL = "http://127.0.0.1:8000"
@@ -63,7 +63,7 @@ def test_no_salt_is_sent_where_there_is_none() -> None:
 def test_a_vocabulary_makes_prompts_of_token_ids() -> None:
     """The ids are those that the workload defines; a chat is text all the same."""
     target = Target(url=URL, model="m", vocabulary=32_000)
-    ids = token_ids(a_request().prompt, 32_000).tolist()
+    ids = draw_token_ids(a_request().prompt, 32_000).tolist()
 
     assert body(target)["prompt"] == ids
     chat = body(Target(url=URL, model="m", api="chat", vocabulary=32_000))
