@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
     except SystemExit as ended:
         raise SystemExit(_flushed(ended.code)) from None
+    if find_spec("fcntl") is None:
+        _say("error: harness runs on Linux and macOS only", "  on Windows, use it in WSL 2")
+        return WRONG_BEFORE_START
     with interruptible():
         try:
             return _run(arguments)
