@@ -2,6 +2,7 @@
 
 from harness.adapters.attached import UrlAdapter
 from harness.adapters.base import (
+    API_PATHS,
     AS_IT_IS,
     BASELINE,
     TOGGLES,
@@ -22,6 +23,7 @@ from harness.adapters.tensorrt_llm import TensorRtLlmAdapter
 from harness.adapters.vllm import VllmAdapter
 
 __all__ = [
+    "API_PATHS",
     "AS_IT_IS",
     "BASELINE",
     "ENGINES",

@@ -61,6 +61,9 @@ TOGGLES: dict[str, tuple[str, ...]] = {
     "block_size": (),
 }
 
+# API → its route below the root of the API.
+API_PATHS: dict[str, str] = {"completions": "/completions", "chat": "/chat/completions"}
+
 # What a toggle is on a server that somebody else started: no value was requested.
 AS_IT_IS = ToggleValue("as it is")
 
@@ -101,6 +104,7 @@ class EngineSettings:
     trust_remote_code: bool = False  # whether code that comes with the model may run
     url: str | None = None  # of a server that runs already, which is not started
     api_key_env: str | None = None  # the variable with the key of that server
+    model_check: bool = True  # whether that server must list or answer the model's name
     step_profile: Mapping[str, Any] | None = None  # fitted step times, for the embedded engine
     log_path: Path | None = None  # of the engine's output; None: a temporary file
 
@@ -158,8 +162,9 @@ class ServerCounters:
 class Target:
     """Where a model is served over HTTP, and what requests may contain."""
 
-    url: str  # scheme, host and port, without a path
+    url: str  # of the server: /health and /metrics are below it
     model: str  # the name that requests carry
+    api_path: str = "/v1"  # root of the API below `url`; empty: `url` is the root
     api: str = "completions"  # completions | chat
     # What the server takes beyond model, prompt, max_tokens, temperature and stream; nothing else
     # is sent. Of `seed`, `ignore_eos`, `include_usage`, `continuous_usage_stats`, `cache_salt`,
@@ -171,6 +176,11 @@ class Target:
     virtual_time: ClassVar[Literal[False]] = False
     counts_prompts: ClassVar[Literal[True]] = True  # by a tokenizer and a template of its own
     may_refuse_fields: ClassVar[Literal[True]] = True
+
+    @property
+    def endpoint(self) -> str:
+        """The address that requests go to."""
+        return f"{self.url.rstrip('/')}{self.api_path}{API_PATHS[self.api]}"
 
     @property
     def live_history(self) -> bool:

@@ -88,6 +88,14 @@ def through_proxy(url: str) -> bool:
     return parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host)
 
 
+def proxy_of(url: str) -> str | None:
+    """Return the address of the proxy that requests to `url` use, without its password, or None."""
+    if not through_proxy(url):
+        return None
+    named = urllib.request.getproxies()[urlsplit(url).scheme]
+    return named.rpartition("@")[2].rpartition("//")[2]
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback

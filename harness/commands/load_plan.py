@@ -27,6 +27,8 @@ MOST_REQUESTS = 1_000_000  # of one load: all of them, and their answers, are he
 _MOST_TURNS = 10_000
 _UNBOUNDED_TOKENS = 1 << 20  # where the server does not report how long a request may be
 _BLOCK_TOKENS = 16  # in which prefix hits are counted where the server does not report its own
+_WAIT_S = 30.0  # for a server to answer
+_TOKEN_WAIT_S = 15.0  # for a model that its server lists, and that refused every request
 _LONGEST_NS = 366 * 86_400 * 1_000_000_000
 # The options of each kind of workload; they are refused with another kind.
 _OF_KINDS = {
@@ -115,13 +117,16 @@ def _conditions(arguments: argparse.Namespace) -> RunConditions:
 
 def _endpoint(arguments: argparse.Namespace) -> Attached:
     """Return the server, once it answers. Raises `EngineError`."""
+    wait_ns = _duration("--wait", arguments.wait)
     return attach(
         arguments.url,
         arguments.model,
         api=arguments.api,
         vocabulary=_vocabulary(arguments.tokenizer),
-        wait_s=(_duration("--wait", arguments.wait) or 0) / 1e9,
+        wait_s=_WAIT_S if wait_ns is None else wait_ns / 1e9,
+        token_wait_s=_TOKEN_WAIT_S if wait_ns is None else None,
         api_key_env=arguments.api_key_env,
+        model_check=not arguments.no_model_check,
         waiting=_say,
     )
 
@@ -136,6 +141,7 @@ def _arm(arguments: argparse.Namespace, endpoint: Attached) -> PlannedArm:
         toggles={},
         url=arguments.url,
         api_key_env=arguments.api_key_env,
+        model_check=not arguments.no_model_check,
     )
     return PlannedArm(
         name=BASELINE_ARM,

@@ -60,6 +60,7 @@ class EngineChoice:
     url: str | None = None  # of a server that runs already, the only one that has the next two
     model: str | None = None  # what requests call it; None: as the sweep does
     api_key_env: str | None = None  # the variable that holds its key
+    model_check: bool = True  # whether it must list or answer the model's name
     profile: Mapping[str, Any] | None = None  # fitted step times, by which it is predicted
 
 
@@ -175,6 +176,7 @@ def _engine_choice(form: Engine, folder: Path, *, cpu: bool) -> EngineChoice:
         url=form.url,
         model=form.model,
         api_key_env=form.api_key_env,
+        model_check=form.model_check is not False,
         profile=None if form.profile is None else form.profile.facts(),
     )
 

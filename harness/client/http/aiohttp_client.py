@@ -185,4 +185,7 @@ def _failure(error: Exception) -> tuple[str, str] | None:
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if isinstance(cause, OSError) and cause.errno and network_error_kind(cause) is None:
         cause = OSError(cause.errno, cause.strerror)  # aiohttp's own types hide what Python knows
-    return ended_by(cause)
+    kind, why = ended_by(cause)
+    if isinstance(error, aiohttp.ClientProxyConnectionError):
+        why = f"the proxy did not answer: {why}"
+    return kind, why

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from harness.adapters import Target
+from harness.adapters import API_PATHS, Target
 from harness.client.base import Request
 from harness.client.http.live_history import prompt_ids, token_id_fields
 from harness.workloads.prompts import prompt_text
@@ -18,7 +18,6 @@ _HEADERS = {
     "Accept-Encoding": "identity",  # a packed stream would be read in lumps
     "User-Agent": "llm-serving-harness",
 }
-PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +39,12 @@ def endpoint(target: Target) -> SplitResult:
 
     Raises `ValueError` for a URL without http(s) or host, and for an API that is not known.
     """
-    if target.api not in PATHS:
-        raise ValueError(f"api must be one of {', '.join(PATHS)}, got {target.api!r}")
-    parts = urlsplit(target.url)
+    if target.api not in API_PATHS:
+        raise ValueError(f"api must be one of {', '.join(API_PATHS)}, got {target.api!r}")
+    parts = urlsplit(target.endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"a URL such as http://127.0.0.1:8000 is needed, got {target.url!r}")
-    return parts._replace(path=parts.path.rstrip("/") + PATHS[target.api], query="", fragment="")
+    return parts
 
 
 def body_bytes(target: Target, options: RequestOptions, request: Request) -> bytes:

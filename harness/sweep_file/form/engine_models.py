@@ -67,6 +67,7 @@ class Engine(Form):
     start_timeout: SomeTime | None = None
     url: Text | None = None
     model: Text | None = None
+    model_check: bool | None = None
     profile: Annotated[StepProfile | None, PlainValidator(_profile)] = None
     api_key_env: Annotated[
         Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None,
@@ -79,7 +80,9 @@ class Engine(Form):
         if attached and self.url is None:
             raise ValueError("the key 'url' is missing: where the server is, which runs already")
         of_others = (
-            ("runtime", "extra_args", "env") if attached else ("url", "model", "api_key_env")
+            ("runtime", "extra_args", "env")
+            if attached
+            else ("url", "model", "model_check", "api_key_env")
         )
         profile = self.profile
         if profile is not None and self.engine not in (profile.engine, EMBEDDED):
