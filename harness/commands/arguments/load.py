@@ -76,7 +76,10 @@ def add_load(commands: Any) -> argparse.ArgumentParser:
     load.add_argument("--seed", type=_natural, default=0, metavar="N", help="0")
     load.add_argument("--warmup", type=_natural, default=0, metavar="N", help="requests before: 0")
     load.add_argument(
-        "--timeout", metavar="T", help="for one request, as '30 s' or 30; default: none"
+        "--timeout",
+        default="30 min",
+        metavar="T",
+        help="until the answer to a request must have ended, as '30 s' or 30 (default: 30 min)",
     )
     load.add_argument(
         "--workers",
