@@ -38,24 +38,7 @@ def add_load(commands: Any) -> argparse.ArgumentParser:
     """Add the command `load` and return its parser."""
     load: argparse.ArgumentParser = commands.add_parser("load", help=_LOAD, description=_LOAD)
     load.register("action", None, Once)
-    load.add_argument(
-        "url",
-        metavar="URL",
-        help="the server or the root of its API, such as http://127.0.0.1:8000",
-    )
-    load.add_argument("--model", required=True, metavar="M", help="the name that requests carry")
-    load.add_argument(
-        "--no-model-check",
-        action="store_true",
-        help="request the model although the server does not list it",
-    )
-    load.add_argument(
-        "--api-key-env",
-        nargs="?",
-        const="OPENAI_API_KEY",
-        metavar="NAME",
-        help="the variable that holds the server's key; without NAME OPENAI_API_KEY",
-    )
+    _add_server(load)
     load.add_argument(
         "--workload",
         default="shared-prefix",
@@ -88,16 +71,37 @@ def add_load(commands: Any) -> argparse.ArgumentParser:
         help="processes that offer the load; auto (default): one, or more for a rate that needs "
         "them by what `harness calibrate` found",
     )
+    load.add_argument("--out", type=Path, metavar="DIR", help="a new folder to keep the records in")
+    add_dialect(load)
+    load.set_defaults(command="load", folder=None)
+    return load
+
+
+def _add_server(load: argparse.ArgumentParser) -> None:
+    load.add_argument(
+        "url",
+        metavar="URL",
+        help="the server or the root of its API, such as http://127.0.0.1:8000",
+    )
+    load.add_argument("--model", required=True, metavar="M", help="the name that requests carry")
+    load.add_argument(
+        "--no-model-check",
+        action="store_true",
+        help="request the model although the server does not list it",
+    )
+    load.add_argument(
+        "--api-key-env",
+        nargs="?",
+        const="OPENAI_API_KEY",
+        metavar="NAME",
+        help="the variable that holds the server's key; without NAME OPENAI_API_KEY",
+    )
     load.add_argument(
         "--wait",
         metavar="T",
         help="time for the server and its model to become ready, as '5 min' or 300 (default: 30 s; "
         "15 s for a model that is listed and refuses every request)",
     )
-    load.add_argument("--out", type=Path, metavar="DIR", help="a new folder to keep the records in")
-    add_dialect(load)
-    load.set_defaults(command="load", folder=None)
-    return load
 
 
 def _add_traffic(load: argparse.ArgumentParser) -> None:
