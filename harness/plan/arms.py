@@ -98,7 +98,7 @@ def settings_of(
         trust_remote_code=spec.trust_remote_code,
         url=choice.url,
         api_key_env=choice.api_key_env,
-        model_check=choice.model_check,
+        shape=choice.shape,
         step_profile=choice.profile,
     )
 
