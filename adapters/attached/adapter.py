@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
-from harness.adapters.attached.server import Attached, access_of, attach, base_url
+from harness.adapters.attached.address import api_roots
+from harness.adapters.attached.server import Attached, attach, key_headers
 from harness.adapters.base import (
     AS_IT_IS,
     EngineError,
@@ -26,8 +27,8 @@ class UrlAdapter:
         """Raise `EngineError` for what is not an address, and a key that is not there."""
         if settings.url is None:
             raise EngineError("the engine url needs the key url, such as http://127.0.0.1:8000")
-        base_url(settings.url)
-        access_of(settings.shape, settings.api_key_env)
+        api_roots(settings.url)
+        key_headers(settings.api_key_env)
 
     def version_of(self, _: EngineSettings) -> str | None:
         """Return None: only the running server reports it."""
@@ -56,9 +57,9 @@ def _attached(settings: EngineSettings) -> Iterator[Attached]:
     server = attach(
         settings.url or "",
         settings.model,
-        shape=settings.shape,
         wait_s=settings.start_timeout_s,
         api_key_env=settings.api_key_env,
+        model_check=settings.model_check,
     )
     longest = server.max_model_len
     if longest is not None and longest < settings.max_model_len:
@@ -68,4 +69,5 @@ def _attached(settings: EngineSettings) -> Iterator[Attached]:
         )
         error.add_note("lower base.max_model_len")
         raise error
+    server.until_ready()
     yield server

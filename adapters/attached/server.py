@@ -1,22 +1,20 @@
 """A server that runs already: what it is and what it takes, as far as its routes report it.
 
-Only GETs are sent from here: the server's own count of requests stays that of the load.
+Only GETs are sent from here; `readiness.py` may request a token before the load.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import ssl
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import urlsplit
 
+from harness.adapters.attached.readiness import Wanted, found_api, wait_for_token
 from harness.adapters.base import EngineError, ServerCounters, Target
-from harness.adapters.http_queries import NO_REPLY, Access, HttpReply, query
-from harness.adapters.request_shape import RequestShape, tls_context
+from harness.adapters.http_queries import NO_REPLY, HttpReply, query
+from harness.adapters.reported_values import version_text, whole
 from harness.adapters.server_metrics import ServerMetrics
 
 # Optional request fields that a kind of server takes, by a prefix of its metrics. A server of no
@@ -47,9 +45,7 @@ _COUNTERS = {
     "preemptions": ("vllm:num_preemptions",),
 }
 _QUEUED = "vllm:request_queue_time_seconds_sum"  # a total of seconds
-_POLL_S = 0.2
 _QUERY_S = 10.0
-_NO_KEY = (401, 403)
 
 
 class _Totals:
@@ -83,12 +79,19 @@ class Attached:
     engine_kind: str
     max_model_len: int | None  # None: the server does not report it
     waited_s: float  # for the server to answer
+    found_notes: tuple[str, ...] = ()  # what was found out while attaching
+    _wait: Callable[[], float] = field(default=lambda: 0.0, repr=False, compare=False)
     _totals: _Totals = field(default_factory=_Totals, repr=False, compare=False)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the results must know of this server."""
-        return () if self._totals.lost is None else (self._totals.lost,)
+        lost = () if self._totals.lost is None else (self._totals.lost,)
+        return (*self.found_notes, *lost)
+
+    def until_ready(self) -> float:
+        """Wait for a token, and return the seconds. Raises `EngineError` where none comes."""
+        return self._wait()
 
     def effective(self) -> Mapping[str, str]:
         """Return nothing: no toggle value was requested of this server."""
@@ -99,7 +102,7 @@ class Attached:
 
         None for all where they do not go on from those that were returned before.
         """
-        metrics = _metrics(self.transport.url, self.transport.access)
+        metrics = _metrics(self.transport.url, self.transport.headers)
         series = [metrics.series(*names) for names in (*_COUNTERS.values(), (_QUEUED,))]
         if not self._totals.go_on({name: one[name] for one in series for name in one}):
             return ServerCounters()
@@ -112,7 +115,7 @@ class Attached:
     def facts(self) -> Mapping[str, Any]:
         """Return what was found out."""
         return {
-            "url": self.transport.url,
+            "url": self.transport.endpoint,
             "waited_s": self.waited_s,
             "cache_emptied": False,
             "assumptions": [],
@@ -123,181 +126,98 @@ def attach(  # noqa: PLR0913  how to reach it, and how long to wait
     url: str,
     model: str,
     *,
-    shape: RequestShape | None = None,
+    api: str = "completions",
     vocabulary: int | None = None,
     wait_s: float = 30.0,
+    token_wait_s: float | None = None,
     api_key_env: str | None = None,
+    model_check: bool = True,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> Attached:
     """Return the server at `url` once it answers, at the latest after `wait_s`.
 
-    `shape` is what the user sets of every request. `vocabulary` None sends ids that every model
-    has. `api_key_env` names the variable that has the key, which goes into the headers and nowhere
-    else. `waiting` is called once, with what is waited for.
+    `vocabulary` None sends ids that every model has. `api_key_env` names the variable that has
+    the key, which goes into the headers and nowhere else. `waiting` is called once, with what is
+    waited for. `token_wait_s` (None: `wait_s`) is how long
+    `until_ready` waits later.
     Raises `EngineError` for an address that is none, a key that is not there or not taken, a server
     that does not come, and one that serves other models.
     """
-    base, shape = base_url(url), shape or RequestShape()
-    access = access_of(shape, api_key_env)
-    reply, waited_s = _models(base, access, wait_s, waiting)
-    if reply.status in _NO_KEY:
-        raise _refused(base, reply, access, api_key_env)
-    known = {str(one.get("id")): one for one in _listed(reply)}
-    if known and model not in known:
-        error = EngineError(
-            f"{base} does not serve {model!r}; it serves {', '.join(sorted(known))}"
-        )
-        error.add_note("name one of them with --model, or look who answers on this port")
-        raise error
-    version, simulated = _version(base, access)
-    fields = shape.fields(_fields(base, access))
-    target = Target(
-        url=base,
+    wanted = Wanted(
+        url=url,
         model=model,
-        api=shape.api,
-        # The embedded engine has one cache for all, whatever the salt, and refuses one.
-        fields=fields - ({"cache_salt"} if simulated else frozenset()),
-        headers=access.headers,
-        vocabulary=(vocabulary or _SAFE_VOCABULARY) if shape.api == "completions" else None,
-        body=shape.body,
-        lora=shape.lora,
-        verify_tls=shape.verify_tls,
+        api=api,
+        headers=key_headers(api_key_env),
+        api_key_env=api_key_env,
+        wait_s=wait_s,
+        model_check=model_check,
+        waiting=waiting,
     )
+    found = found_api(wanted)
+    version, simulated = _version(found.root.server, wanted.headers)
+    target = Target(
+        url=found.root.server,
+        api_path=found.root.path,
+        model=model,
+        api=api,
+        # The embedded engine has one cache for all, whatever the salt, and refuses one.
+        fields=_fields(found.root.server, wanted.headers)
+        - ({"cache_salt"} if simulated else frozenset()),
+        headers=wanted.headers,
+        vocabulary=(vocabulary or _SAFE_VOCABULARY) if api == "completions" else None,
+    )
+    patience = replace(wanted, wait_s=wait_s if token_wait_s is None else token_wait_s)
     return Attached(
         transport=target,
         engine_version=version,
         engine_kind="simulated" if simulated else "real",
-        max_model_len=known.get(model, {}).get("max_model_len"),
-        waited_s=waited_s,
+        max_model_len=whole(found.models.get(model, {}).get("max_model_len")),
+        waited_s=found.waited_s,
+        found_notes=(f"requests go to {target.endpoint}", *found.notes),
+        _wait=lambda: wait_for_token(patience, found.root),
     )
 
 
-def key_in(variable: str) -> str:
-    """Return the API key in a variable.
+def key_headers(api_key_env: str | None) -> dict[str, str]:
+    """Return the headers that carry the key in a variable; none where no variable is named.
 
     Raises `EngineError` where it is not set, or has characters that no header can carry.
     """
-    key = os.environ.get(variable, "").strip()
+    if api_key_env is None:
+        return {}
+    key = os.environ.get(api_key_env, "").strip()
     if not key:
-        error = EngineError(f"the variable {variable} is not set, and should hold an API key")
-        error.add_note(f"export {variable}=… first; the key itself stands in no file")
+        error = EngineError(f"the variable {api_key_env} is not set, and should hold an API key")
+        error.add_note(f"export {api_key_env}=… first; the key itself stands in no file")
         raise error
     if not key.isascii() or not key.isprintable():
-        raise EngineError(f"the variable {variable} holds signs that no API key has")
-    return key
+        raise EngineError(f"the variable {api_key_env} holds signs that no API key has")
+    return {"Authorization": f"Bearer {key}"}
 
 
-def access_of(shape: RequestShape, api_key_env: str | None) -> Access:
-    """Return what every request to a server needs: headers, its key, trust over TLS.
-
-    Raises `EngineError`.
-    """
-    key = None if api_key_env is None else key_in(api_key_env)
-    if key is not None and "authorization" in {name.lower() for name in shape.headers}:
-        error = EngineError(f"Authorization is set by a header and by the key in {api_key_env}")
-        error.add_note("leave one of them out")
-        raise error
-    try:
-        tls_context(shape.verify_tls)
-    except ValueError as fault:
-        raise EngineError(f"verify_tls: {fault}") from fault
-    return Access(headers=shape.all_headers(key), verify_tls=shape.verify_tls)
+def _get(base: str, path: str, headers: Mapping[str, str]) -> HttpReply:
+    return query(base, path, timeout_s=_QUERY_S, headers=headers)
 
 
-def _refused(base: str, reply: HttpReply, access: Access, api_key_env: str | None) -> EngineError:
-    """Return the error of a server that wants a key or a header, its own words first."""
-    words = access.masked(reply.words())
-    error = EngineError(f"{base} answers {reply.status}" + (f": {words}" if words else ""))
-    if api_key_env is not None:
-        error.add_note(f"it may not take the key in {api_key_env}")
-    else:
-        error.add_note("if it needs an API key, name the variable that has it: --api-key-env NAME")
-    error.add_note("if it needs a header: --header NAME=VALUE or --header-env NAME=VARIABLE")
-    error.add_note("in a sweep these are the engine's keys api_key_env and headers")
-    return error
-
-
-def _get(base: str, path: str, access: Access) -> HttpReply:
-    return query(base, path, timeout_s=_QUERY_S, access=access)
-
-
-def base_url(url: str) -> str:
-    """Return the address below which /v1 lies; a trailing /v1 or more is what people paste."""
-    try:
-        parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
-    except ValueError:
-        good = False
-    if not good:
-        error = EngineError(f"{url!r} is no address of a server")
-        error.add_note("expected something like http://127.0.0.1:8000")
-        raise error
-    if parts.username is not None:
-        error = EngineError("the address carries a name or a password, which would be kept")
-        error.add_note("give it without what stands before the @")
-        raise error
-    if parts.query or parts.fragment:
-        error = EngineError("the address has a query or a fragment, which no request would carry")
-        error.add_note("give it without what stands behind ? or #")
-        raise error
-    return f"{parts.scheme}://{parts.netloc}{parts.path.partition('/v1')[0].rstrip('/')}"
-
-
-def _models(
-    base: str, access: Access, wait_s: float, waiting: Callable[[str], None]
-) -> tuple[HttpReply, float]:
-    """Wait for the server's list of models; return it and the seconds that this took."""
-    begun_s, why = time.monotonic(), ""
-    while True:
-        try:
-            reply = _get(base, "/v1/models", access)
-            if reply.status != 503:  # 503: up, and not ready
-                return reply, time.monotonic() - begun_s
-            now = "it answers 503, not ready"
-        except ssl.SSLError as refusal:
-            error = EngineError(f"{base}: no trusted connection: {refusal}")
-            error.add_note(
-                "trust the authorities in a file: --ca FILE, verify_tls or SSL_CERT_FILE"
-            )
-            error.add_note("or verify nothing with --no-verify-tls (verify_tls: false)")
-            raise error from refusal
-        except NO_REPLY as silence:
-            now = str(silence) or type(silence).__name__
-        if not why:
-            waiting(f"waiting up to {wait_s:g} s for {base}: {now}")
-        why = now
-        if time.monotonic() - begun_s + _POLL_S > wait_s:
-            break
-        time.sleep(_POLL_S)
-    error = EngineError(f"no server answered at {base} within {wait_s:g} s: {why}")
-    error.add_note("start it first, or look at the port; --wait gives it longer")
-    raise error
-
-
-def _listed(reply: HttpReply) -> list[dict[str, Any]]:
-    document = reply.json() if reply.status == 200 else None
-    models = document.get("data") if isinstance(document, dict) else None
-    return [one for one in models if isinstance(one, dict)] if isinstance(models, list) else []
-
-
-def _version(base: str, access: Access) -> tuple[str, bool]:
+def _version(base: str, headers: Mapping[str, str]) -> tuple[str, bool]:
     """Return the version that /version reports, and whether the engine is simulated."""
     try:
-        document = _get(base, "/version", access).json()
+        document = _get(base, "/version", headers).json()
     except NO_REPLY:
         document = None
-    if not isinstance(document, dict) or "version" not in document:
+    if not isinstance(document, dict):
         return "unknown", False
-    return str(document["version"]), document.get("kind") == "simulated"
+    version = version_text(document.get("version"))
+    return version or "unknown", version is not None and document.get("kind") == "simulated"
 
 
-def _fields(base: str, access: Access) -> frozenset[str]:
-    metrics = _metrics(base, access)
+def _fields(base: str, headers: Mapping[str, str]) -> frozenset[str]:
+    metrics = _metrics(base, headers)
     known = (fields for prefix, fields in _FIELDS.items() if metrics.has(prefix))
     return next(known, _UNKNOWN_FIELDS)
 
 
-def _metrics(base: str, access: Access) -> ServerMetrics:
+def _metrics(base: str, headers: Mapping[str, str]) -> ServerMetrics:
     """Return the series on a server's page of metrics; none where it has no such page.
 
     TensorRT-LLM's `/metrics` is another page, which returns each record once: its page of series is
@@ -305,7 +225,7 @@ def _metrics(base: str, access: Access) -> ServerMetrics:
     """
     for path in ("/prometheus/metrics", "/metrics"):
         with contextlib.suppress(*NO_REPLY):
-            reply = _get(base, path, access)
+            reply = _get(base, path, headers)
             page = ServerMetrics(reply.text if reply.status == 200 else "")
             if any(page.has(prefix) for prefix in _FIELDS):  # a proxy may answer any path
                 return page

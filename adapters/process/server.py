@@ -65,16 +65,7 @@ class ServerStart:
     def target(self, port: int) -> Target:
         """Return where the server can be reached once it is started."""
         name = self.settings.model if self.model is None else self.model
-        shape = self.settings.shape
-        return Target(
-            url=f"http://127.0.0.1:{port}",
-            model=name,
-            api=shape.api,
-            fields=shape.fields(self.fields),
-            headers=shape.all_headers(),
-            body=shape.body,
-            lora=shape.lora,
-        )
+        return Target(url=f"http://127.0.0.1:{port}", model=name, fields=self.fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +82,7 @@ class Server:
     def query(self, path: str, *, post: bool = False, timeout_s: float = 30.0) -> HttpReply:
         """Return the reply at `path`. Raises `EngineError` where the engine ended, or is silent."""
         try:
-            return query(
-                self.target.url,
-                path,
-                post=post,
-                timeout_s=timeout_s,
-                access=self.target.access,
-            )
+            return query(self.target.url, path, post=post, timeout_s=timeout_s)
         except NO_REPLY as error:
             raise self._silence(path, error) from error
 
@@ -176,8 +161,7 @@ def _one_server(start: ServerStart, folder: Path) -> Iterator[Server]:
 
 def _vocabulary(start: ServerStart, env: Mapping[str, str]) -> int | None:
     """Return how many token ids prompts may be drawn from; None: prompts are text."""
-    takes_ids = start.token_ids and start.settings.shape.api == "completions"
-    folder = model_folder(start.settings.model, env) if takes_ids else None
+    folder = model_folder(start.settings.model, env) if start.token_ids else None
     return None if folder is None else ordinary_tokens(folder)
 
 

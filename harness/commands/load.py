@@ -37,7 +37,9 @@ def load(arguments: argparse.Namespace) -> int:
         request_sets = RequestSets()
         run = checked_load(run, request_sets)
         with RequestCount(sys.stderr) as count:
-            summary = run_alone(run, request_sets, endpoint, folder, count.requests_done)
+            summary = run_alone(
+                run, request_sets, endpoint, folder, count.requests_done, endpoint.until_ready
+            )
         name = arguments.dialect
         dialect = None if name is None else dialect_report(folder, name, summary)
     with printing():

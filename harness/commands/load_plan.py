@@ -11,16 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.adapters import (
-    EngineError,
-    EngineSettings,
-    RequestShape,
-    checked_body,
-    checked_headers,
-    checked_lora,
-)
+from harness.adapters import EngineError, EngineSettings
 from harness.adapters.attached import Attached, attach
-from harness.commands.arguments import given_for_requests
 from harness.experiment import AS_FOUND, RequestSets
 from harness.plan import PlannedArm, PlannedRun, RunConditions
 from harness.results import count
@@ -35,6 +27,8 @@ MOST_REQUESTS = 1_000_000  # of one load: all of them, and their answers, are he
 _MOST_TURNS = 10_000
 _UNBOUNDED_TOKENS = 1 << 20  # where the server does not report how long a request may be
 _BLOCK_TOKENS = 16  # in which prefix hits are counted where the server does not report its own
+_WAIT_S = 30.0  # for a server to answer
+_TOKEN_WAIT_S = 15.0  # for a model that its server lists, and that refused every request
 _LONGEST_NS = 366 * 86_400 * 1_000_000_000
 # The options of each kind of workload; they are refused with another kind.
 _OF_KINDS = {
@@ -60,16 +54,13 @@ def planned_load(arguments: argparse.Namespace) -> tuple[PlannedRun, Attached]:
     if isinstance(workload, TraceReplay) and load.limit is not None:
         workload = replace(workload, limit=load.limit)
     _check_new(arguments.out)
-    if arguments.tokenizer is not None and arguments.api != "completions":
-        raise SpecError(
-            f"--tokenizer is for prompts of token ids, and --api {arguments.api} takes texts"
-        )
-    shape = _shape(arguments)
+    if arguments.tokenizer is not None and arguments.api == "chat":
+        raise SpecError("--tokenizer is for prompts of token ids, and a chat has texts")
     conditions = _conditions(arguments)
-    endpoint = _endpoint(arguments, shape)
+    endpoint = _endpoint(arguments)
     run = PlannedRun(
         key="load",
-        arm=_arm(arguments, endpoint, shape),
+        arm=_arm(arguments, endpoint),
         block=0,
         group=0,
         workload=workload,
@@ -124,35 +115,23 @@ def _conditions(arguments: argparse.Namespace) -> RunConditions:
     )
 
 
-def _shape(arguments: argparse.Namespace) -> RequestShape:
-    """Return what the options set of every request. Raises `SpecError`."""
-    try:
-        given = given_for_requests(arguments)
-        return RequestShape(
-            api=arguments.api,
-            body=checked_body(given.body),
-            headers=checked_headers(given.headers),
-            lora=checked_lora(given.lora),
-            verify_tls=given.verify_tls,
-        )
-    except ValueError as fault:
-        raise SpecError(str(fault)) from fault
-
-
-def _endpoint(arguments: argparse.Namespace, shape: RequestShape) -> Attached:
+def _endpoint(arguments: argparse.Namespace) -> Attached:
     """Return the server, once it answers. Raises `EngineError`."""
+    wait_ns = _duration("--wait", arguments.wait)
     return attach(
         arguments.url,
         arguments.model,
-        shape=shape,
+        api=arguments.api,
         vocabulary=_vocabulary(arguments.tokenizer),
-        wait_s=(_duration("--wait", arguments.wait) or 0) / 1e9,
+        wait_s=_WAIT_S if wait_ns is None else wait_ns / 1e9,
+        token_wait_s=_TOKEN_WAIT_S if wait_ns is None else None,
         api_key_env=arguments.api_key_env,
+        model_check=not arguments.no_model_check,
         waiting=_say,
     )
 
 
-def _arm(arguments: argparse.Namespace, endpoint: Attached, shape: RequestShape) -> PlannedArm:
+def _arm(arguments: argparse.Namespace, endpoint: Attached) -> PlannedArm:
     """Return the server as the one arm of a plan: no toggle is set, its hardware is not known."""
     settings = EngineSettings(
         model=arguments.model,
@@ -162,7 +141,7 @@ def _arm(arguments: argparse.Namespace, endpoint: Attached, shape: RequestShape)
         toggles={},
         url=arguments.url,
         api_key_env=arguments.api_key_env,
-        shape=shape,
+        model_check=not arguments.no_model_check,
     )
     return PlannedArm(
         name=BASELINE_ARM,

@@ -46,6 +46,6 @@ def run_manifest(
         "status": outcome.status,
         "reason": outcome.reason,
         "skipped_rows": request_set.skipped,
-        "notes": [*run.arm.settings.shape.notes(), *request_set.notes, *outcome.notes],
+        "notes": [*request_set.notes, *outcome.notes],
     }
     return manifest_of(facts)

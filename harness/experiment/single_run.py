@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from harness import __version__
-from harness.adapters import Endpoint
+from harness.adapters import Endpoint, EngineError
 from harness.experiment.manifest import Outcome, harness_facts, run_manifest
 from harness.experiment.measurement import Measurement, MeasurementInterrupted
 from harness.experiment.probe import Probed, probe, refused
@@ -19,6 +20,14 @@ from harness.results import Summary, write_summary
 from harness.results.store import create_sweep, run_folder, write_run, write_sweep
 
 _HARDWARE = {"gpu": "unknown", "count": None}
+_WAS_NOT_READY = (
+    "the model was not ready: all requests failed ({}); it generated a token {:.1f} s later, and "
+    "the load was sent again"
+)
+_NOT_READY = ("http_502", "http_503", "http_504")
+
+# Waits until the model generates and returns the seconds; raises `EngineError` where it does not.
+UntilReady = Callable[[], float]
 
 
 def run_alone(
@@ -27,6 +36,7 @@ def run_alone(
     endpoint: Endpoint,
     folder: Path,
     on_progress: OnProgress,
+    until_ready: UntilReady = lambda: 0.0,
 ) -> Summary:
     """Measure one run, store it in `folder` as a sweep of its own, and return the summary.
 
@@ -36,7 +46,7 @@ def run_alone(
     """
     create_sweep(folder)
     try:
-        outcome = _measured(run, request_sets, endpoint, on_progress)
+        outcome = _measured(run, request_sets, endpoint, on_progress, until_ready)
         with answering_interrupts(lambda: None):  # an interrupt does not end the storing
             _store(run, request_sets, outcome, folder)
             return write_summary(folder).summary
@@ -47,16 +57,22 @@ def run_alone(
 
 
 def _measured(
-    run: PlannedRun, request_sets: RequestSets, endpoint: Endpoint, on_progress: OnProgress
+    run: PlannedRun,
+    request_sets: RequestSets,
+    endpoint: Endpoint,
+    on_progress: OnProgress,
+    until_ready: UntilReady,
 ) -> Outcome:
     """Return the result of the run with requests that the server takes.
 
     Where it refuses every request of a closed loop, which takes no time, it is probed for the
     fields that it does not take, and the run starts again without them. An open loop would be
-    refused for its whole length, so its server is probed first.
+    refused for its whole length, so its model must generate, and is probed, first. A model that is
+    not ready yet refuses them all too: it is waited for, and the run starts again.
     """
     found, timeout_s = Probed(transport=endpoint.transport), run.conditions.request_timeout_s
     if run.load.mode != "concurrency":
+        until_ready()
         found = probe(endpoint.transport, timeout_s)
     outcome = _taken(Measurement(run, request_sets, endpoint, found.transport), on_progress)
     if run.load.mode == "concurrency" and _all_refused(outcome):
@@ -64,7 +80,24 @@ def _measured(
         if found.transport != endpoint.transport:
             again = Measurement(run, request_sets, endpoint, found.transport)
             outcome = _taken(again, lambda _: None)
-    return replace(outcome, notes=(*found.notes, *outcome.notes))
+    notes = found.notes
+    if run.load.mode == "concurrency" and _none_ready(outcome):
+        try:
+            notes = (*notes, _WAS_NOT_READY.format(_kinds(outcome), until_ready()))
+        except EngineError:  # what failed is the result
+            return replace(outcome, notes=(*notes, *outcome.notes))
+        again = Measurement(run, request_sets, endpoint, found.transport)
+        outcome = _taken(again, lambda _: None)
+    return replace(outcome, notes=(*notes, *outcome.notes))
+
+
+def _kinds(outcome: Outcome) -> str:
+    return ", ".join(sorted({str(record.error_kind) for record in outcome.records}))
+
+
+def _none_ready(outcome: Outcome) -> bool:
+    kinds = {record.error_kind for record in outcome.records}
+    return outcome.status != "interrupted" and bool(kinds) and kinds <= {*_NOT_READY}
 
 
 def _all_refused(outcome: Outcome) -> bool:

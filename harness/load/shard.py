@@ -126,6 +126,7 @@ async def _send(
     limit = _open_files(shard.most_at_once)
     ended, playing = list[RequestRecord](), _Playing()
     async with client_for(shard.target, clock, shard.options) as client:
+        client.share_memory(shard.processes)
         for session in shard.sessions:
             client.prepare(one for one in session.requests if one.turn == 0 or not one.live)
         await client.connect(min(shard.most_at_once, _OPENED_BEFOREHAND))

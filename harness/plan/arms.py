@@ -98,7 +98,7 @@ def settings_of(
         trust_remote_code=spec.trust_remote_code,
         url=choice.url,
         api_key_env=choice.api_key_env,
-        shape=choice.shape,
+        model_check=choice.model_check,
         step_profile=choice.profile,
     )
 

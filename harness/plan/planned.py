@@ -93,7 +93,6 @@ class PlannedRun:
             "flipped": {toggle: flip.facts() for toggle, flip in arm.flipped.items()},
             "workload": self.workload.name,
             "workload_kind": self.workload_kind,
-            "request": arm.settings.shape.facts(),
             "load": self._load_facts(),
             "seed": self.seed,
             "status": self.status,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.adapters import AS_MADE, RequestShape, Runtime, ToggleValue
+from harness.adapters import Runtime, ToggleValue
 from harness.adapters.process import environment_folder
 from harness.sweep_file.designs import design_fault
 from harness.sweep_file.form import (
@@ -60,7 +60,7 @@ class EngineChoice:
     url: str | None = None  # of a server that runs already, the only one that has the next two
     model: str | None = None  # what requests call it; None: as the sweep does
     api_key_env: str | None = None  # the variable that holds its key
-    shape: RequestShape = AS_MADE  # what the user sets of every request
+    model_check: bool = True  # whether it must list or answer the model's name
     profile: Mapping[str, Any] | None = None  # fitted step times, by which it is predicted
 
 
@@ -176,13 +176,7 @@ def _engine_choice(form: Engine, folder: Path, *, cpu: bool) -> EngineChoice:
         url=form.url,
         model=form.model,
         api_key_env=form.api_key_env,
-        shape=RequestShape(
-            api=form.api or "completions",
-            body=form.request or {},
-            headers=form.headers or {},
-            lora=form.lora or {},
-            verify_tls=True if form.verify_tls is None else form.verify_tls,
-        ),
+        model_check=form.model_check is not False,
         profile=None if form.profile is None else form.profile.facts(),
     )
 

@@ -16,14 +16,19 @@ import aiohttp
 
 from harness.adapters import Target
 from harness.client.base import Request, network_error_kind
-from harness.client.http.exchange import Exchange, ended_by
+from harness.client.http.connection import most_answer_bytes
+from harness.client.http.exchange import READ_BYTES, Exchange, ended_by
 from harness.client.http.http1 import Head
 from harness.client.http.recording_client import KEEP_BYTES, RecordingClient
 from harness.client.http.request_body import RequestOptions, endpoint, request_headers
 from harness.timing import Clock
 
 
-@dataclass(slots=True)
+class _TooLongError(Exception):
+    """An answer beyond the limits."""
+
+
+@dataclass(slots=True, kw_only=True)
 class _AiohttpSending:
     """A request under way through aiohttp."""
 
@@ -33,6 +38,9 @@ class _AiohttpSending:
     reused: bool = False  # the latest try went out on a kept connection
     reads: list[bytes] = field(default_factory=list)
     times_ns: list[int] = field(default_factory=list)
+    limit_bytes: int
+    read_bytes: int = 0
+    held_bytes: int = 0  # of the budget of all answers in flight
     head: Head | None = None
     whole: bool = False
 
@@ -75,6 +83,7 @@ class AiohttpClient(RecordingClient):
             trust_env=self._through_proxy,
             trace_configs=[self._stamps()],
             read_bufsize=1 << 22,  # no pause in reading while an answer is long
+            auto_decompress=False,  # no packed answer was requested; a small one may unpack to GBs
         )
         return self
 
@@ -87,13 +96,18 @@ class AiohttpClient(RecordingClient):
         return 0
 
     async def _exchange(self, request: Request, message: bytes, scheduled_ns: int) -> Exchange:
-        sending, failure = _AiohttpSending(), None
+        limit_bytes = most_answer_bytes(request.output_tokens)
+        sending, failure = _AiohttpSending(limit_bytes=limit_bytes), None
         try:
             async with asyncio.timeout(self._options.timeout_s) as limit:
                 await self._deliver(message, sending)
         except (aiohttp.ClientError, OSError) as error:
             limit_s = self._options.timeout_s if limit.expired() else None
             failure = ended_by(error, limit_s) if limit_s else _failure(error)
+        except _TooLongError as error:
+            failure = "too_long", str(error)
+        finally:
+            self._budget.free_bytes += sending.held_bytes
         return Exchange(
             request=request,
             scheduled_ns=scheduled_ns,
@@ -137,6 +151,12 @@ class AiohttpClient(RecordingClient):
     def _take(self, sending: _AiohttpSending, data: bytes) -> None:
         sending.times_ns.append(self._clock.now_ns())
         sending.reads.append(data)
+        sending.read_bytes += len(data)
+        more_bytes = len(data) + READ_BYTES
+        text = self._budget.failure(sending.read_bytes, sending.limit_bytes, more_bytes)
+        if text is not None:
+            raise _TooLongError(text)
+        sending.held_bytes += more_bytes
 
     def _stamps(self) -> aiohttp.TraceConfig:
         """Return the callbacks by which aiohttp stamps the stages of a request."""
@@ -185,4 +205,7 @@ def _failure(error: Exception) -> tuple[str, str] | None:
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if isinstance(cause, OSError) and cause.errno and network_error_kind(cause) is None:
         cause = OSError(cause.errno, cause.strerror)  # aiohttp's own types hide what Python knows
-    return ended_by(cause)
+    kind, why = ended_by(cause)
+    if isinstance(error, aiohttp.ClientProxyConnectionError):
+        why = f"the proxy did not answer: {why}"
+    return kind, why

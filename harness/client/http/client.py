@@ -13,7 +13,7 @@ from typing import Self
 
 from harness.adapters import Target
 from harness.client.base import Request
-from harness.client.http.connection import Connection
+from harness.client.http.connection import Connection, most_answer_bytes
 from harness.client.http.descriptors import allow_open_files
 from harness.client.http.exchange import Exchange, ended_by
 from harness.client.http.pool import IDLE_LIMIT_S, Pool
@@ -47,7 +47,8 @@ class HttpClient(RecordingClient):
         parts = endpoint(target)
         if parts.scheme != "http":
             raise ValueError(f"only plain HTTP is spoken here, got {target.url!r}")
-        self._pool = Pool(parts.hostname or "", parts.port or 80, clock, idle_limit_s=idle_limit_s)
+        host, port = parts.hostname or "", parts.port or 80
+        self._pool = Pool(host, port, clock, self._budget, idle_limit_s=idle_limit_s)
 
     @property
     def opened_connections(self) -> int:
@@ -71,7 +72,7 @@ class HttpClient(RecordingClient):
         return head_bytes(self._target, len(body)) + body
 
     async def _exchange(self, request: Request, message: bytes, scheduled_ns: int) -> Exchange:
-        sending = _Sending()
+        sending = _Sending(limit_bytes=most_answer_bytes(request.output_tokens))
         try:
             failure = await self._within_limit(message, sending)
         except OSError as error:
@@ -128,6 +129,7 @@ class HttpClient(RecordingClient):
 class _Sending:
     """A request under way on a connection of the pool."""
 
+    limit_bytes: int  # of the answer
     connection: Connection | None = None  # the one that it is on
     sent_ns: int | None = None  # of the first connection that took it whole
     connect_ns: int | None = None
@@ -136,7 +138,7 @@ class _Sending:
         """Send `message` on `connection` and wait until the response or the connection ends."""
         self.connection = connection
         try:
-            await connection.send(message)
+            await connection.send(message, self.limit_bytes)
         except BaseException:
             connection.abort()  # cancelled or timed out: nobody may read its response as another's
             raise

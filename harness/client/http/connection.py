@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from typing import Any, cast
 
 from harness.client.base import network_error_kind
+from harness.client.http.exchange import READ_BYTES
 from harness.client.http.http1 import BodyEnd, NotHttpError, read_head
 from harness.client.http.wake_queue import WakeQueue
 from harness.timing import Clock
@@ -20,6 +21,35 @@ _DONE = re.compile(rb"[\r\n]data: ?\[DONE\]\s*(?P<last_chunk>\r\n0\r\n\r\n)?\Z")
 _DONE_BYTES = 40  # as much as `_DONE` has to see
 # How late the end of a body may be when [DONE] has come; then the answer is taken as it is.
 _LINGER_S = 0.25
+_MOST_BYTES = 64 << 20  # of one answer, or so many for each requested token where that is more
+_MOST_TOKEN_BYTES = 64 << 10
+_LEASE_BYTES = 64 << 10  # that a connection may read between two looks at the limits
+
+
+def most_answer_bytes(output_tokens: int) -> int:
+    """Return the limit of the answer to a request for so many tokens, head and framing included."""
+    return max(_MOST_BYTES, _MOST_TOKEN_BYTES * output_tokens)
+
+
+class FlightBudget:
+    """The memory that all answers in flight may take together."""
+
+    __slots__ = ("free_bytes",)
+
+    def __init__(self, most_bytes: int) -> None:
+        self.free_bytes = most_bytes
+
+    def failure(self, used_bytes: int, limit_bytes: int, more_bytes: int) -> str | None:
+        """Take `more_bytes` for an answer of which `used_bytes` came; return why that is too much.
+
+        None: it is within both limits.
+        """
+        if used_bytes > limit_bytes:
+            return f"the answer is longer than {limit_bytes >> 20} MiB"
+        if more_bytes > self.free_bytes:
+            return "the answers in flight together take more memory than this client may use"
+        self.free_bytes -= more_bytes
+        return None
 
 
 class Connection(asyncio.BaseProtocol):
@@ -33,7 +63,12 @@ class Connection(asyncio.BaseProtocol):
     data_received: Callable[[bytes | None], None]  # what the loop calls with each read
 
     def __init__(
-        self, clock: Clock, wake_queue: WakeQueue, sock: socket.socket, connect_ns: int
+        self,
+        clock: Clock,
+        wake_queue: WakeQueue,
+        budget: FlightBudget,
+        sock: socket.socket,
+        connect_ns: int,
     ) -> None:
         self.connect_ns = connect_ns
         self.idle_since_ns = clock.now_ns()
@@ -42,6 +77,8 @@ class Connection(asyncio.BaseProtocol):
         self._clock = clock
         self._now_ns = clock.now_ns
         self._wake_queue = wake_queue
+        self._budget = budget
+        self._held_bytes = 0  # of the budget
         self._socket = sock
         self._transport: asyncio.Transport | None = None
         self._begin()
@@ -58,14 +95,20 @@ class Connection(asyncio.BaseProtocol):
         self.failure: tuple[str, str] | None = None
         self._answered: asyncio.Future[None] | None = None
         self._linger: asyncio.TimerHandle | None = None
+        self._head = b""  # what came of it, while it is not whole
         self._end: BodyEnd | None = None  # None: the head has not come yet
         self._persistent = False
         self._fed = 0  # reads that `_end` has taken
         self._every_read = True  # whether each read may be the last, whatever it ends with
+        self._leased_bytes = _LEASE_BYTES  # that may be read before the next look at the limits
 
-    def send(self, message: bytes) -> asyncio.Future[None]:
-        """Send `message` now; the future is done when the answer or the connection has ended."""
+    def send(self, message: bytes, limit_bytes: int) -> asyncio.Future[None]:
+        """Send `message` now; the future is done when the answer or the connection has ended.
+
+        An answer of more than `limit_bytes` ends the connection, as `too_long`.
+        """
         self._begin()
+        self._limit_bytes = limit_bytes
         self.data_received(None)
         self._answered = answered = asyncio.get_running_loop().create_future()
         if self.kept:
@@ -97,6 +140,7 @@ class Connection(asyncio.BaseProtocol):
         """Close the connection at once; nobody waits for its answer any more."""
         self._answered = None
         self.kept = False
+        self._release()
         if self._linger is not None:
             self._linger.cancel()
         if self._transport is not None:
@@ -138,12 +182,39 @@ class Connection(asyncio.BaseProtocol):
         raw_ns, wake_queue = self._clock.raw_ns, self._wake_queue
         while True:
             stamp, keep = self.times_ns.append, self.reads.append
+            left_bytes = _LEASE_BYTES
             while (data := (yield)) is not None:
                 stamp(raw_ns())
                 keep(data)
                 wake_queue.quiet = False
+                left_bytes -= len(data)
+                if left_bytes < 0:
+                    left_bytes = self._lease(left_bytes)
                 if self._every_read or data.endswith(_MAYBE_END) or len(data) < _SHORT_BYTES:
                     self._look()
+
+    # The limits of an answer.
+
+    def _lease(self, left_bytes: int) -> int:
+        """Return how much may be read until the next look; end an answer beyond the limits."""
+        used_bytes = self._leased_bytes - left_bytes
+        taken_bytes = used_bytes + _LEASE_BYTES + READ_BYTES * len(self.reads)
+        more_bytes = taken_bytes - self._held_bytes
+        text = self._budget.failure(used_bytes, self._limit_bytes, more_bytes)
+        if text is not None:
+            self.failure, self.kept = ("too_long", text), False
+            self._finish(self._now_ns())
+            return _LEASE_BYTES
+        self._held_bytes = taken_bytes
+        if b"\n" not in self.reads[-1]:  # perhaps a line of the framing that never ends
+            self._look()
+        more = min(_LEASE_BYTES, self._limit_bytes - used_bytes)
+        self._leased_bytes = used_bytes + more
+        return more
+
+    def _release(self) -> None:
+        self._budget.free_bytes += self._held_bytes
+        self._held_bytes = 0
 
     # The end of an answer.
 
@@ -175,7 +246,7 @@ class Connection(asyncio.BaseProtocol):
         return self._end.feed(unseen)
 
     def _head_reached(self) -> bool:
-        raw = b"".join(self.reads)
+        raw = self._head = self._head + self.reads[-1]
         head = read_head(raw)
         if head is None:
             return False
@@ -208,6 +279,7 @@ class Connection(asyncio.BaseProtocol):
             self._linger = None
         answered, self._answered = self._answered, None
         self._every_read = True
+        self._release()
         if answered is None:
             return
         self.closed_ns = closed_ns
@@ -216,7 +288,9 @@ class Connection(asyncio.BaseProtocol):
             self._transport.abort()
 
 
-async def open_connection(host: str, port: int, clock: Clock, wake_queue: WakeQueue) -> Connection:
+async def open_connection(
+    host: str, port: int, clock: Clock, wake_queue: WakeQueue, budget: FlightBudget
+) -> Connection:
     """Return a new connection to the first address of `host` that takes one.
 
     `connect_ns` is what the handshake with it took. Raises `OSError`, as the last address did.
@@ -226,7 +300,7 @@ async def open_connection(host: str, port: int, clock: Clock, wake_queue: WakeQu
     for number, (family, kind, protocol, _, address) in enumerate(addresses, start=1):
         sock = socket.socket(family, kind, protocol)
         try:
-            return await _connected(sock, address, clock, wake_queue)
+            return await _connected(sock, address, clock, wake_queue, budget)
         except OSError:
             sock.close()
             if number == len(addresses):
@@ -238,7 +312,11 @@ async def open_connection(host: str, port: int, clock: Clock, wake_queue: WakeQu
 
 
 async def _connected(
-    sock: socket.socket, address: Any, clock: Clock, wake_queue: WakeQueue
+    sock: socket.socket,
+    address: Any,
+    clock: Clock,
+    wake_queue: WakeQueue,
+    budget: FlightBudget,
 ) -> Connection:
     loop = asyncio.get_running_loop()
     sock.setblocking(False)  # noqa: FBT003 - the standard library's own call
@@ -247,6 +325,6 @@ async def _connected(
     await loop.sock_connect(sock, address)
     connect_ns = clock.now_ns() - begin_ns
     _, connection = await loop.create_connection(
-        lambda: Connection(clock, wake_queue, sock, connect_ns), sock=sock
+        lambda: Connection(clock, wake_queue, budget, sock, connect_ns), sock=sock
     )
     return connection

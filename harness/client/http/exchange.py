@@ -24,6 +24,7 @@ _BUNDLE_TOKENS = 64
 # What no tokenizer and no template make of a prompt: more tokens than so many times those sent, and
 # so many on top.
 _PROMPT_TIMES, _TEMPLATE_TOKENS = 16, 1 << 14
+READ_BYTES = 100  # of memory that a read costs beside its bytes: two objects and their places
 _NO_EVENTS = np.empty((0, 2), dtype=np.int64)
 
 
@@ -42,6 +43,11 @@ class Exchange:
     eof: bool = False  # the connection, or a body without its head, came to a good end
     failure: tuple[str, str] | None = None  # what the socket or the clock ended it with: kind, text
     origin_ns: int = 0  # of the clock that stamped the reads
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that the reads take."""
+        return sum(map(len, self.reads)) + READ_BYTES * len(self.reads)
 
 
 def ended_by(error: Exception, limit_s: float | None = None) -> tuple[str, str]:
@@ -85,22 +91,30 @@ def record_of(exchange: Exchange) -> RequestRecord:
 
     A token event's time is that of the socket read that completed it. Kinds of failure:
     `http_<status>`, `error_event` (an error inside a stream that began well), the socket's own
-    (`connection_reset`, `timeout`, …), `truncated` (ended without finish reason or [DONE]),
-    `aborted`, `bad_body`, `no_token`. A count of output tokens that fits neither the request
-    nor the events is not believed: the events are counted, and marked so. A count of
+    (`connection_reset`, `timeout`, …), `too_long`, `truncated` (ended without finish reason or
+    [DONE]), `aborted`, `bad_body`, `no_token`. A count of output tokens that fits neither the
+    request nor the events is not believed: the events are counted, and marked so. A count of
     prompt tokens that cannot be is none.
     """
-    raw = b"".join(exchange.reads)
     try:
-        head = exchange.head or read_head(raw)
-        body = None if head is None else _body(exchange, raw, head)
+        return _read_record(exchange)
     except NotHttpError as error:
         failed = ParsedResponse(error_kind="bad_body", error=str(error))
-        return _record(exchange, failed, np.empty(0, dtype=np.int64))
+    except MemoryError:
+        text = "the answer takes more memory to read than this process may have"
+        failed = ParsedResponse(error_kind="too_long", error=text)
+    return _record(exchange, failed, np.empty(0, dtype=np.int64))
+
+
+def _read_record(exchange: Exchange) -> RequestRecord:
+    raw = b"".join(exchange.reads)
+    head = exchange.head or read_head(raw)
+    body = None if head is None else _body(exchange, raw, head)
     if head is None or body is None:
         return unread_record(replace(exchange, failure=_no_head(exchange)))
     if not 200 <= head.status < 300:
-        failed = ParsedResponse(error_kind=f"http_{head.status}", error=_refusal(head, body.data))
+        why = _coding(head) or _refusal(head, body.data)
+        failed = ParsedResponse(error_kind=f"http_{head.status}", error=why)
         return _record(exchange, failed, np.empty(0, dtype=np.int64))
     answer = parse_response(body.data)
     kind, text = _judge(exchange, head, body, answer)
@@ -156,13 +170,19 @@ def _judge(
         counted = answer.output_tokens
         counted_text = "" if counted is None else f"; the server counted {counted} tokens"
         failed = "no_token", f"the answer ended well and brought no output{counted_text}"
-    coding = head.headers.get("content-encoding", "identity")
-    if failed and coding != "identity":
-        failed = (
-            "bad_body",
-            f"the answer came in Content-Encoding {coding}, which was not asked for",
-        )
+    coding = _coding(head)
+    if failed and failed != exchange.failure and coding is not None:
+        failed = "bad_body", coding
     return failed or (None, None)
+
+
+def _coding(head: Head) -> str | None:
+    """Return what is wrong with a body that is packed; None for one that is not."""
+    coding = head.headers.get("content-encoding", "").strip()
+    if coding.lower() in ("", "identity"):
+        return None
+    shown_coding = shown(coding.encode("latin-1", "replace"))
+    return f"the answer came in Content-Encoding {shown_coding}, which was not requested"
 
 
 def _record(

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _CRLF = b"\r\n"
-_HEAD_LIMIT_BYTES = 1 << 20
+_HEAD_LIMIT_BYTES = 1 << 16
+_LINE_LIMIT_BYTES = 1 << 14  # of a line with the size of a chunk
 _INTERIM_LIMIT_BYTES = 1 << 16  # of answers before the answer
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _STATUS_LINE = re.compile(rb"(?i:HTTP)/(\d)\.(\d) (\d{3})(?: ([^\r\n]*))?\r?\n")
@@ -153,6 +154,7 @@ class BodyEnd:
             end = data.find(b"\n", at)
             if end < 0:
                 self._line += data[at:]
+                _check_line(self._line)
                 return
             line, self._line = self._line + data[at:end], b""
             at = end + 1
@@ -171,10 +173,17 @@ class BodyEnd:
 @lru_cache(maxsize=4096)  # chunks have few sizes
 def chunk_size(line: bytes) -> int:
     """Return the bytes of the chunk that `line` (without its line feed) announces."""
+    _check_line(line)
     match = _CHUNK_SIZE.match(line)
     if match is None:
         raise NotHttpError(f"a chunk begins with {line[:40]!r} in place of its size")
     return int(match[1], 16)
+
+
+def _check_line(line: bytes) -> None:
+    """Raise `NotHttpError` for a line of the framing that is too long to be one."""
+    if len(line) > _LINE_LIMIT_BYTES:
+        raise NotHttpError(f"a line with the size of a chunk has no end: {line[:40]!r}…")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -251,6 +260,8 @@ def _chunk_by_chunk(raw: bytes, at: int) -> Body:
         raw_starts.append(end + 1)
         length += len(piece)
         at = end + 1 + size + 2
+    if not whole:
+        _check_line(raw[at : at + 2 * _LINE_LIMIT_BYTES])
     return Body(
         data=b"".join(pieces), starts=starts or [0], raw_starts=raw_starts or [at], whole=whole
     )

@@ -93,18 +93,23 @@ def answer_ids(exchange: Exchange) -> TokenIds | None:
 class LiveAnswers:
     """Keeps what came for the turns of live chats until the next turn is made."""
 
-    def __init__(self) -> None:
+    def __init__(self, capacity_bytes: int) -> None:
+        self.free_bytes = capacity_bytes
         self.recorded_turns = 0  # made with the drawn answer, since the server returned no ids
         self._answered: dict[str, Exchange] = {}
 
     def keep(self, exchange: Exchange) -> None:
-        """Keep the answer to a turn of a live chat; others are let go."""
-        if exchange.request.live:
+        """Keep the answer to a turn of a live chat; others are let go, and what is too much."""
+        if exchange.request.live and (size_bytes := exchange.memory_bytes) <= self.free_bytes:
+            self.free_bytes -= size_bytes
             self._answered[exchange.request.request_id] = exchange
 
     def continued(self, request: Request, before: Request) -> Request:
         """Return `request` with the answer to `before` in its prompt."""
         exchange = self._answered.pop(before.request_id, None)
-        answer = None if exchange is None else answer_ids(exchange)
+        answer = None
+        if exchange is not None:
+            self.free_bytes += exchange.memory_bytes
+            answer = answer_ids(exchange)
         self.recorded_turns += answer is None
         return continued(request, before, answer)

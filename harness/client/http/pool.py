@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 from harness.client.base import network_error_kind
-from harness.client.http.connection import Connection, open_connection
+from harness.client.http.connection import Connection, FlightBudget, open_connection
 from harness.client.http.wake_queue import WakeQueue
 from harness.timing import NS_PER_S, Clock
 
@@ -24,9 +24,15 @@ class Pool:
     """Connections to one server. Lends each to one request at a time; there is no upper limit."""
 
     def __init__(
-        self, host: str, port: int, clock: Clock, *, idle_limit_s: float = IDLE_LIMIT_S
+        self,
+        host: str,
+        port: int,
+        clock: Clock,
+        budget: FlightBudget,
+        *,
+        idle_limit_s: float = IDLE_LIMIT_S,
     ) -> None:
-        self._host, self._port, self._clock = host, port, clock
+        self._host, self._port, self._clock, self._budget = host, port, clock, budget
         self._idle_limit_ns = round(idle_limit_s * NS_PER_S)
         self._idle: list[Connection] = []  # the one used last is lent first: it is the freshest
         self._open: set[Connection] = set()
@@ -59,7 +65,9 @@ class Pool:
 
     async def open(self) -> Connection:
         """Return a new connection, lent at once. Raises `OSError`."""
-        connection = await open_connection(self._host, self._port, self._clock, self._wake_queue)
+        connection = await open_connection(
+            self._host, self._port, self._clock, self._wake_queue, self._budget
+        )
         self.opened += 1
         self._lend()
         self._open.add(connection)

@@ -8,6 +8,7 @@ from types import TracebackType
 
 from harness.adapters import Target
 from harness.client.base import Request
+from harness.client.http.connection import FlightBudget
 from harness.client.http.exchange import Exchange, record_of, unread_record
 from harness.client.http.live_history import LiveAnswers
 from harness.client.http.request_body import RequestOptions, body_bytes
@@ -16,6 +17,7 @@ from harness.timing import Clock
 
 # Responses are kept up to here. Beyond, each is read as it ends, while the clock runs.
 KEEP_BYTES = 2 << 30
+FLIGHT_BYTES = 2 << 30  # of memory for all answers in flight together
 
 
 class RecordingClient(ABC):
@@ -33,7 +35,13 @@ class RecordingClient(ABC):
         self._options = options or RequestOptions()
         self._messages: dict[str, bytes] = {}
         self._kept = KeptAnswers(keep_bytes)
-        self._live = LiveAnswers()
+        self._live = LiveAnswers(keep_bytes)
+        self._budget = FlightBudget(FLIGHT_BYTES)
+
+    def share_memory(self, processes: int) -> None:
+        """Take one part of `processes` of the memory for answers; for before anything is sent."""
+        for limited in (self._kept, self._live, self._budget):
+            limited.free_bytes //= processes
 
     async def __aexit__(
         self,
@@ -93,16 +101,16 @@ class KeptAnswers:
 
     def __init__(self, capacity_bytes: int) -> None:
         self.read_on_the_clock = 0  # responses beyond the capacity
-        self._free_bytes = capacity_bytes
+        self.free_bytes = capacity_bytes
         self._unread: dict[str, Exchange] = {}
 
     def keep(self, exchange: Exchange) -> RequestRecord:
         """Return the unread record of `exchange`; the whole one where the capacity is used up."""
-        size_bytes = _size_bytes(exchange)
-        if size_bytes > self._free_bytes:
+        size_bytes = exchange.memory_bytes
+        if size_bytes > self.free_bytes:
             self.read_on_the_clock += 1
             return record_of(exchange)
-        self._free_bytes -= size_bytes
+        self.free_bytes -= size_bytes
         self._unread[exchange.request.request_id] = exchange
         return unread_record(exchange)
 
@@ -114,9 +122,5 @@ class KeptAnswers:
         exchange = self._unread.pop(record.request_id, None)
         if exchange is None:
             return record
-        self._free_bytes += _size_bytes(exchange)
+        self.free_bytes += exchange.memory_bytes
         return record_of(exchange)
-
-
-def _size_bytes(exchange: Exchange) -> int:
-    return sum(map(len, exchange.reads))

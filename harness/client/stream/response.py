@@ -31,7 +31,8 @@ _STREAM = re.compile(rb"(\xef\xbb\xbf)?(data|event|id|retry)?:")  # how a stream
 _MESSAGES = ("message", "detail")  # fields of an error where there is no answer
 _RESPONSE_EVENTS = (None, "message", "error")  # names of events that belong to the answer
 # A finish reason that is no end of an answer → the kind of failure.
-_NO_JSON = (ValueError, RecursionError)  # what is no JSON, and what is nested beyond all sense
+# What is no JSON, what is nested beyond all sense, and what fills the memory.
+_NO_JSON = (ValueError, RecursionError, MemoryError)
 _BAD_ENDS = {"abort": "aborted", "error": "error_event"}
 # From how many events of one stream a template is learned: the first may differ, and a later one.
 _LESSONS = 3

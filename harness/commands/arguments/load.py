@@ -6,8 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from harness.commands.arguments.requests import add_requests
-
 DIALECTS = ("vllm", "sglang", "aiperf", "guidellm")
 
 _LOAD = "load an OpenAI-compatible server that runs already, and print what it did"
@@ -40,15 +38,7 @@ def add_load(commands: Any) -> argparse.ArgumentParser:
     """Add the command `load` and return its parser."""
     load: argparse.ArgumentParser = commands.add_parser("load", help=_LOAD, description=_LOAD)
     load.register("action", None, Once)
-    load.add_argument("url", metavar="URL", help="such as http://127.0.0.1:8000")
-    load.add_argument("--model", required=True, metavar="M", help="the name that requests carry")
-    load.add_argument(
-        "--api-key-env",
-        nargs="?",
-        const="OPENAI_API_KEY",
-        metavar="NAME",
-        help="the variable that holds the server's key; without NAME OPENAI_API_KEY",
-    )
+    _add_server(load)
     load.add_argument(
         "--workload",
         default="shared-prefix",
@@ -57,7 +47,9 @@ def add_load(commands: Any) -> argparse.ArgumentParser:
     )
     _add_traffic(load)
     _add_amount(load.add_argument_group("how much, closed loop (default) or open loop"))
-    add_requests(load)
+    load.add_argument(
+        "--api", choices=("completions", "chat"), default="completions", help="completions"
+    )
     load.add_argument(
         "--tokenizer",
         type=Path,
@@ -67,7 +59,10 @@ def add_load(commands: Any) -> argparse.ArgumentParser:
     load.add_argument("--seed", type=_natural, default=0, metavar="N", help="0")
     load.add_argument("--warmup", type=_natural, default=0, metavar="N", help="requests before: 0")
     load.add_argument(
-        "--timeout", metavar="T", help="for one request, as '30 s' or 30; default: none"
+        "--timeout",
+        default="30 min",
+        metavar="T",
+        help="until the answer to a request must have ended, as '30 s' or 30 (default: 30 min)",
     )
     load.add_argument(
         "--workers",
@@ -76,11 +71,37 @@ def add_load(commands: Any) -> argparse.ArgumentParser:
         help="processes that offer the load; auto (default): one, or more for a rate that needs "
         "them by what `harness calibrate` found",
     )
-    load.add_argument("--wait", default="30 s", metavar="T", help="for the server to answer: 30 s")
     load.add_argument("--out", type=Path, metavar="DIR", help="a new folder to keep the records in")
     add_dialect(load)
     load.set_defaults(command="load", folder=None)
     return load
+
+
+def _add_server(load: argparse.ArgumentParser) -> None:
+    load.add_argument(
+        "url",
+        metavar="URL",
+        help="the server or the root of its API, such as http://127.0.0.1:8000",
+    )
+    load.add_argument("--model", required=True, metavar="M", help="the name that requests carry")
+    load.add_argument(
+        "--no-model-check",
+        action="store_true",
+        help="request the model although the server does not list it",
+    )
+    load.add_argument(
+        "--api-key-env",
+        nargs="?",
+        const="OPENAI_API_KEY",
+        metavar="NAME",
+        help="the variable that holds the server's key; without NAME OPENAI_API_KEY",
+    )
+    load.add_argument(
+        "--wait",
+        metavar="T",
+        help="time for the server and its model to become ready, as '5 min' or 300 (default: 30 s; "
+        "15 s for a model that is listed and refuses every request)",
+    )
 
 
 def _add_traffic(load: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from raw_server import raw_server
 
-from harness.cli import main
+from harness.cli import _parser, main
 
 NOBODY = ("load", "http://127.0.0.1:9", "--model", "m", "--wait", "0.1 s")
 TRACE = ("--workload", "trace:t.jsonl")
@@ -27,6 +27,15 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert code == 2
     assert "no server answered" not in said
     return said
+
+
+def test_a_request_has_half_an_hour_unless_the_user_gives_it_another_time() -> None:
+    """A server that never ends an answer does not keep a load for ever."""
+    words = ["load", "http://127.0.0.1:9", "--model", "m"]
+
+    times = [_parser().parse_args([*words, *more]).timeout for more in ([], ["--timeout", "9"])]
+
+    assert times == ["30 min", "9"]
 
 
 @pytest.mark.parametrize("option", ["--timeout", "--wait", "--duration"])

@@ -46,7 +46,6 @@ class RawServer(http.server.ThreadingHTTPServer):
         self.answer = answer
         self.pause_s = pause_s
         self.bodies: list[dict[str, Any]] = []
-        self.heads: list[tuple[str, dict[str, str]]] = []  # path and headers of each request
         self.ended = threading.Event()
 
     @property
@@ -63,7 +62,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     server: RawServer
 
     def do_GET(self) -> None:
-        self.server.heads.append((self.path, dict(self.headers)))
         known = self.path == "/v1/models"
         body = b'{"data":[{"id":"m"}]}' if known else b"{}"
         self.send_response(200 if known else 404)
@@ -72,7 +70,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_POST(self) -> None:
-        self.server.heads.append((self.path, dict(self.headers)))
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.bodies.append(asked)
         self.server.ended.wait(self.server.pause_s)

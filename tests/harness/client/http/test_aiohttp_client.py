@@ -190,3 +190,23 @@ def test_a_proxy_of_the_environment_is_used(run: Run, monkeypatch: pytest.Monkey
 
     assert one.error_kind is None
     assert proxy.heads[0].startswith("POST http://server.invalid:8000/v1/completions HTTP/1.1")
+
+
+def test_a_proxy_that_is_gone_is_named_in_each_failure(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may be well; the kind is that of the connection."""
+
+    async def main() -> list[RequestRecord]:
+        async with serving(GOOD) as gone:
+            monkeypatch.setenv("http_proxy", gone.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        target = Target(url="http://server.invalid:8000", model="m")
+        async with client_for(target, MonotonicClock()) as client:
+            return await ask(client, "a")
+
+    [one] = run(main())
+
+    assert one.error_kind == "connect_refused"
+    assert (one.error or "").startswith("the proxy did not answer: ")

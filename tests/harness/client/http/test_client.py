@@ -24,7 +24,8 @@ from streams import (
 from harness.adapters.base import Target
 from harness.client.base import Request
 from harness.client.http.client import HttpClient
-from harness.client.http.connection import Connection
+from harness.client.http.connection import Connection, FlightBudget
+from harness.client.http.exchange import READ_BYTES
 from harness.client.http.wake_queue import WakeQueue
 from harness.load.loadgen import play
 from harness.load.schedule import ClosedLoop
@@ -82,7 +83,7 @@ def test_answers_without_room_are_read_at_once_and_counted(run: Run) -> None:
     async def main() -> tuple[list[RequestRecord], int]:
         async with (
             serving(GOOD) as server,
-            client_of(server, keep_bytes=len(GOOD.writes[0])) as client,
+            client_of(server, keep_bytes=len(GOOD.writes[0]) + READ_BYTES) as client,
         ):
             sent = [await client.send(a_request(name), 0) for name in "abc"]
             return sent, client.read_on_the_clock
@@ -281,8 +282,8 @@ def test_a_request_is_stamped_before_any_server_can_have_read_it() -> None:
 
     async def main() -> int | None:
         with Socket() as sock:
-            connection = Connection(clock, WakeQueue(clock), sock, 0)
-            connection.send(b"POST")
+            connection = Connection(clock, WakeQueue(clock), FlightBudget(0), sock, 0)
+            connection.send(b"POST", 1 << 20)
             return connection.sent_ns
 
     clock = Clock()
