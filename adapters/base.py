@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,9 @@ TOGGLES: dict[str, tuple[str, ...]] = {
     "preemption": ("recompute", "swap"),
     "attention_backend": (),
     "tensor_parallel": (),
+    "pipeline_parallel": (),
+    "data_parallel": (),
+    "expert_parallel": ("on", "off"),
     "block_size": (),
 }
 
@@ -80,8 +84,15 @@ BASELINE: dict[str, ToggleValue] = {
     "speculative": ToggleValue("off"),
     "preemption": ToggleValue("recompute"),
     "attention_backend": ToggleValue("auto"),
+    "pipeline_parallel": ToggleValue("1"),
+    "data_parallel": ToggleValue("1"),
+    "expert_parallel": ToggleValue("off"),
     "block_size": ToggleValue("auto"),
 }
+
+# The toggles whose values multiply to the GPUs of one engine. Expert parallelism adds none: it
+# spreads the experts over the same GPUs.
+GPU_TOGGLES = ("tensor_parallel", "pipeline_parallel", "data_parallel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +123,15 @@ class EngineSettings:
     def on_cpu(self) -> bool:
         """Whether the engine computes on the CPU, where the client runs too."""
         return self.gpu.lower() == "cpu"
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs that one engine takes: tensor × pipeline × data parallel.
+
+        On a server that somebody else started, `tensor_parallel` is the number of all its GPUs.
+        """
+        kinds = (self.kind(toggle) for toggle in GPU_TOGGLES)
+        return math.prod(int(kind) for kind in kinds if kind.isdigit())
 
     @property
     def running_limit(self) -> int:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
-from harness.adapters.base import EngineError, EngineSettings, ToggleValue, UnsupportedToggleError
+from harness.adapters.base import (
+    GPU_TOGGLES,
+    EngineError,
+    EngineSettings,
+    ToggleValue,
+    UnsupportedToggleError,
+)
 from harness.adapters.model_folder import context_tokens, model_folder
 
 Build = TypeVar("Build")  # what a check must know of the installed engine beside the settings
@@ -23,25 +29,24 @@ def check_toggles(
             raise UnsupportedToggleError(f"{toggle}: {settings.toggles[toggle].label} {reason}")
 
 
-def check_extra_args(words: Iterable[str], owner: Callable[[str], str | None]) -> None:
-    """Raise `EngineError` for an extra argument that repeats what the sweep sets.
-
-    `owner` returns what sets a flag instead, None where nothing does: a second value would silently
-    win or lose.
-    """
-    for word in words:
-        name = word.partition("=")[0]
-        if reason := owner(name):
-            raise EngineError(f"extra_args: {name} cannot stand there: {reason}")
-
-
 def check_sizes(settings: EngineSettings) -> None:
     """Raise `EngineError` for sizes that contradict each other or the machine."""
     if settings.kind("batching") != "none" and settings.max_num_seqs == 1:
         raise EngineError("max_num_seqs 1 is no batching at all: set the toggle batching to none")
-    wanted = int(settings.kind("tensor_parallel"))
-    if wanted > settings.gpu_count:
-        raise EngineError(f"tensor_parallel {wanted} needs more than {settings.gpu_count} GPUs")
+    _check_gpus(settings)
+
+
+def _check_gpus(settings: EngineSettings) -> None:
+    if settings.gpus <= settings.gpu_count:
+        return
+    above_one = [name for name in GPU_TOGGLES if settings.kind(name) != "1"] or [*GPU_TOGGLES[:1]]
+    product = " × ".join(f"{name} {settings.kind(name)}" for name in above_one)
+    error = EngineError(
+        f"{product} needs {settings.gpus} GPUs, but hardware.count is {settings.gpu_count}"
+    )
+    error.about = above_one[-1]
+    error.add_note(f"lower {' or '.join(above_one)}, or raise hardware.count")
+    raise error
 
 
 def check_context(settings: EngineSettings, *, unless: str) -> None:

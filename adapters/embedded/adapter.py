@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from harness.adapters.base import (
+    BASELINE,
     EngineError,
     EngineSettings,
     ServerCounters,
@@ -36,6 +37,7 @@ from harness.adapters.embedded.step_time import (
 )
 
 _DEFAULT_BLOCK_TOKENS = 16
+_NOT_MODELLED = ("pipeline_parallel", "data_parallel", "expert_parallel")
 VERSION = "embedded-3"  # rises whenever the same settings give other times
 
 
@@ -220,6 +222,7 @@ def memory_limits(settings: EngineSettings) -> MemoryLimits:
 
 def engine_config(settings: EngineSettings) -> EngineConfig:
     """Return the scheduler's configuration. Raises `EngineError`."""
+    _check_parallelism(settings)
     if profile := step_profile(settings):
         return scheduler_config(
             settings, profile.kv_tokens // profile.block_tokens, profile.block_tokens
@@ -227,6 +230,16 @@ def engine_config(settings: EngineSettings) -> EngineConfig:
     check_context(find_model(settings.model), settings.max_model_len)
     blocks = kv_capacity(deployment(settings), memory_limits(settings)).blocks
     return scheduler_config(settings, blocks, _block_size(settings))
+
+
+def _check_parallelism(settings: EngineSettings) -> None:
+    """Raise `UnsupportedToggleError` for a kind of parallelism that the step times do not model."""
+    for toggle in _NOT_MODELLED:
+        if settings.toggles[toggle] != BASELINE[toggle]:
+            raise UnsupportedToggleError(
+                f"{toggle}: {settings.toggles[toggle].label} is not offered: the step times are of "
+                "tensor parallelism only"
+            )
 
 
 def scheduler_config(settings: EngineSettings, blocks: int, block_tokens: int) -> EngineConfig:
@@ -282,6 +295,7 @@ def _effective(config: EngineConfig, settings: EngineSettings) -> dict[str, str]
         "speculative": settings.toggles["speculative"].label if speculates else "off",
         "preemption": config.preemption,
         "tensor_parallel": str(built.tensor_parallel),
+        **{name: BASELINE[name].label for name in _NOT_MODELLED},
         "block_size": str(config.block_size),
         "attention_backend": "auto",
     }

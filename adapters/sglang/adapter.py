@@ -14,11 +14,11 @@ from typing import Any
 from harness.adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
 from harness.adapters.checks import (
     check_context,
-    check_extra_args,
     check_model,
     check_sizes,
     check_toggles,
 )
+from harness.adapters.extra_args import check_command, check_env, check_extra_args
 from harness.adapters.model_folder import model_folder, weights_bytes
 from harness.adapters.process import (
     MissingProgramError,
@@ -112,6 +112,8 @@ class SglangAdapter:
     def check(self, settings: EngineSettings) -> None:
         """Raise `EngineError` for what can never start, its subclass for what is not offered."""
         check_extra_args(settings.extra_args, owner)
+        check_command(settings)
+        check_env(settings, {})
         check_toggles(settings, CHECKS, _build(settings))
         check_sizes(settings)
         check_context(settings, unless="SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN")

@@ -16,6 +16,18 @@ from harness.adapters.checks import (
     takes_kv_dtypes,
     whole_number,
 )
+from harness.adapters.extra_args import (
+    DATA,
+    EXPERT,
+    HTTP_SERVER,
+    NO_FILE,
+    NO_KEY,
+    NO_TLS,
+    PIPELINE,
+    TENSOR,
+    UNCOUNTED,
+    flag_owner,
+)
 from harness.adapters.sglang.flags import KV_DTYPES, QUANTIZATION, SglangBuild
 
 _CPU_ATTENTION = ("intel_amx", "torch_native")
@@ -31,11 +43,16 @@ _OWN = {
     "model": "it is the sweep's model",
     "model-path": "it is the sweep's model",
     "served-model-name": "it is the sweep's model",
-    "config": "what it holds belongs into extra_args",
+    "config": NO_FILE,
     "device": "it follows from hardware.gpu",
-    "api-key": "harness asks its own servers without a key",
-    "admin-api-key": "harness asks its own servers without a key",
-    "ssl-keyfile": "harness asks its own servers in plain HTTP",
+    "api-key": NO_KEY,
+    "admin-api-key": NO_KEY,
+    **dict.fromkeys(
+        ("ssl-keyfile", "ssl-certfile", "ssl-ca-certs", "ssl-keyfile-password"), NO_TLS
+    ),
+    "enable-ssl-refresh": NO_TLS,
+    **dict.fromkeys(("grpc-mode", "smg-grpc-mode", "encoder-only"), HTTP_SERVER),
+    "disaggregation-mode": "its answers need a second server",
     "trust-remote-code": "set base.trust_remote_code",
     "dtype": "set base.dtype",
     "context-length": "set base.max_model_len",
@@ -43,8 +60,25 @@ _OWN = {
     "chunked-prefill-size": "set base.max_batched_tokens, or the toggle chunked_prefill",
     "max-prefill-tokens": "set base.max_batched_tokens",
     "mem-fraction-static": "set base.memory_utilization",
-    "tp-size": "set the toggle tensor_parallel",
-    "tensor-parallel-size": "set the toggle tensor_parallel",
+    "tp-size": TENSOR,
+    "tensor-parallel-size": TENSOR,
+    "pp-size": PIPELINE,
+    "pipeline-parallel-size": PIPELINE,
+    "dp-size": DATA,
+    "data-parallel-size": DATA,
+    "ep": EXPERT,
+    "ep-size": EXPERT,
+    "expert-parallel-size": EXPERT,
+    **dict.fromkeys(
+        (
+            *("attn-dp-size", "attention-data-parallel-size", "enable-dp-attention"),
+            *("attn-cp-size", "attention-context-parallel-size", "enable-prefill-cp"),
+            *("moe-dp-size", "moe-data-parallel-size", "dwdp-size", "max-ep-size"),
+            *("dcp-size", "decode-context-parallel-size", "elastic-ep-initial-size"),
+            *("nnodes", "node-rank", "dist-init-addr"),
+        ),
+        UNCOUNTED,
+    ),
     "page-size": "set the toggle block_size",
     "disable-radix-cache": "set the toggle prefix_caching",
     "disable-overlap-schedule": "set the toggle overlap_scheduling",
@@ -89,8 +123,7 @@ def owner(name: str) -> str | None:
     """Return what sets a flag in the sweep file; SGLang takes unambiguous beginnings of flags."""
     if not name.startswith("--"):
         return None
-    begun = (reason for own, reason in _OWN.items() if own.startswith(name[2:]))
-    return _OWN.get(name[2:]) or next(begun, None)
+    return flag_owner(name[2:].replace("_", "-"), _OWN)
 
 
 def _never_on(toggle: str) -> Check[SglangBuild]:
@@ -164,5 +197,7 @@ CHECKS: Mapping[str, Check[SglangBuild]] = {
     "preemption": always_recomputes("SGLang"),
     "attention_backend": _attention_backend,
     "tensor_parallel": whole_number("tensor_parallel"),
+    "pipeline_parallel": whole_number("pipeline_parallel"),
+    "data_parallel": whole_number("data_parallel"),
     "block_size": _block_size,
 }

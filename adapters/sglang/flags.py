@@ -59,6 +59,12 @@ def _limits(settings: EngineSettings) -> dict[str, Any]:
 def _toggles(settings: EngineSettings, build: SglangBuild) -> dict[str, Any]:
     return {
         "tp-size": settings.kind("tensor_parallel"),
+        "pp-size": _unless(settings.kind("pipeline_parallel"), "1"),
+        "dp-size": _unless(settings.kind("data_parallel"), "1"),
+        # The experts are spread over the GPUs of one stage.
+        "ep-size": settings.kind("tensor_parallel")
+        if settings.kind("expert_parallel") == "on"
+        else None,
         "page-size": _unless(settings.kind("block_size"), "auto"),
         "disable-radix-cache": settings.kind("prefix_caching") == "off",
         "disable-overlap-schedule": settings.kind("overlap_scheduling") == "off",

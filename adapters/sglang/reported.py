@@ -219,6 +219,14 @@ def _attention_backend(reported: SglangConfig, requested: ToggleValue) -> Labels
     return (backend_label(reported.get("attention_backend"), requested),)
 
 
+def _expert_parallel(reported: SglangConfig, _: ToggleValue) -> Labels:
+    """Return it from the ranks that share the experts: on one GPU it changes nothing."""
+    size, gpus = reported.number("ep_size"), reported.number("tp_size")
+    if size is None or (size == 1 == gpus):
+        return (None,)
+    return ("on" if size > 1 else "off",)
+
+
 def _number(name: str) -> Reader[SglangConfig]:
     return lambda reported, _: (text_of(reported.number(name)),)
 
@@ -236,5 +244,8 @@ READERS: Mapping[str, Reader[SglangConfig]] = {
     "preemption": always("recompute"),
     "attention_backend": _attention_backend,
     "tensor_parallel": _number("tp_size"),
+    "pipeline_parallel": _number("pp_size"),
+    "data_parallel": _number("dp_size"),
+    "expert_parallel": _expert_parallel,
     "block_size": _number("page_size"),
 }

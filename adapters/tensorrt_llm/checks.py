@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from harness.adapters.base import EngineSettings
@@ -9,16 +10,36 @@ from harness.adapters.checks import (
     Check,
     always_pages,
     always_recomputes,
-    check_extra_args,
     draft_model_refused,
     takes_kv_dtypes,
     whole_number,
+)
+from harness.adapters.extra_args import (
+    EXPERT,
+    PIPELINE,
+    TENSOR,
+    UNCOUNTED,
+    check_command,
+    check_env,
+    check_extra_args,
 )
 from harness.adapters.tensorrt_llm.options import OptionNames, split_extra_args
 
 ATTENTION_BACKENDS = ("TRTLLM", "FLASHINFER", "VANILLA")
 _SET = "--set "
 
+_PARALLEL = {
+    "tensor_parallel_size": TENSOR,
+    "pipeline_parallel_size": PIPELINE,
+    "moe_expert_parallel_size": EXPERT,
+    **dict.fromkeys(
+        (
+            *("context_parallel_size", "moe_tensor_parallel_size", "moe_cluster_parallel_size"),
+            *("gpus_per_node", "enable_attention_dp"),
+        ),
+        UNCOUNTED,
+    ),
+}
 # What the harness answers for: a second opinion in extra_args would win or lose by the version.
 _FLAGS = {
     "host": "harness listens on 127.0.0.1 only",
@@ -32,8 +53,11 @@ _FLAGS = {
     "num_serve_frontends": "each would count its own requests only",
     "trust_remote_code": "set base.trust_remote_code",
     "log_level": "what took effect is read from the log",
-    "tp_size": "set the toggle tensor_parallel",
-    "tensor_parallel_size": "set the toggle tensor_parallel",
+    **_PARALLEL,
+    "tp_size": TENSOR,
+    "pp_size": PIPELINE,
+    "ep_size": EXPERT,
+    **dict.fromkeys(("cp_size", "cluster_size"), UNCOUNTED),
     "max_batch_size": "set base.max_num_seqs",
     "max_num_tokens": "set base.max_batched_tokens",
     "max_seq_len": "set base.max_model_len",
@@ -43,7 +67,8 @@ _FLAGS = {
     "enable_chunked_prefill": "set the toggle chunked_prefill",
 }
 _OPTIONS = {
-    **{name: _FLAGS[name] for name in ("backend", "tensor_parallel_size", "max_batch_size")},
+    **_PARALLEL,
+    **{name: _FLAGS[name] for name in ("backend", "max_batch_size")},
     **{name: _FLAGS[name] for name in ("max_num_tokens", "max_seq_len", "enable_chunked_prefill")},
     "model": "it is the sweep's model",
     "dtype": "set base.dtype",
@@ -68,9 +93,12 @@ _OPTIONS = {
 
 
 def check_args(settings: EngineSettings) -> None:
-    """Raise `EngineError` for an extra argument that repeats what the sweep sets."""
+    """Raise `EngineError` for an argument or variable that repeats what the sweep sets."""
     flags, sets = split_extra_args(settings.extra_args)
-    check_extra_args([*flags, *(f"{_SET}{path}" for path, _ in sets)], _owner)
+    options = (f"{_SET}{path}={json.dumps(value)}" for path, value in sets)
+    check_extra_args([*flags, *options], _owner)
+    check_command(settings)
+    check_env(settings, {})
 
 
 def forced_off(settings: EngineSettings) -> Mapping[str, str]:
@@ -99,6 +127,12 @@ def _quantization(settings: EngineSettings, _: OptionNames) -> str | None:
     if settings.kind("quantization") == "none":
         return None
     return "is no switch of TensorRT-LLM: it needs another checkpoint, one that is quantized"
+
+
+def _data_parallel(settings: EngineSettings, _: OptionNames) -> str | None:
+    if settings.kind("data_parallel") == "1":
+        return None
+    return "is not offered: trtllm-serve starts one copy of the model"
 
 
 def _speculative(settings: EngineSettings, names: OptionNames) -> str | None:
@@ -136,5 +170,7 @@ CHECKS: Mapping[str, Check[OptionNames]] = {
     "preemption": always_recomputes("TensorRT-LLM"),
     "attention_backend": _attention_backend,
     "tensor_parallel": whole_number("tensor_parallel"),
+    "pipeline_parallel": whole_number("pipeline_parallel"),
+    "data_parallel": _data_parallel,
     "block_size": _block_size,
 }

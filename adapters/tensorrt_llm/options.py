@@ -97,7 +97,7 @@ def _options(settings: EngineSettings, names: OptionNames) -> dict[str, Any]:
     backend = toggles["attention_backend"]
     return {
         "dtype": settings.dtype,
-        "tensor_parallel_size": int(toggles["tensor_parallel"]),
+        **_parallelism(toggles),
         "max_batch_size": most,
         "max_num_tokens": settings.step_tokens,
         "max_seq_len": settings.max_model_len,
@@ -111,6 +111,19 @@ def _options(settings: EngineSettings, names: OptionNames) -> dict[str, Any]:
         **({} if backend == "auto" else {"attn_backend": backend.upper()}),
         **_speculation(settings.toggles["speculative"], names),
         **_records(names),
+    }
+
+
+def _parallelism(toggles: Mapping[str, str]) -> dict[str, int]:
+    """Return the sizes that are not 1; experts are spread over the GPUs that share a layer."""
+    tensor = int(toggles["tensor_parallel"])
+    sizes = {
+        "pipeline_parallel_size": int(toggles["pipeline_parallel"]),
+        "moe_expert_parallel_size": tensor if toggles["expert_parallel"] == "on" else 1,
+    }
+    return {
+        "tensor_parallel_size": tensor,
+        **{name: size for name, size in sizes.items() if size > 1},
     }
 
 

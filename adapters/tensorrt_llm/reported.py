@@ -124,11 +124,16 @@ def _attention_backend(reported: TensorRtLlmConfig, requested: ToggleValue) -> L
     return (backend_label(reported.argument("attn_backend"), requested),)
 
 
-def _tensor_parallel(reported: TensorRtLlmConfig, _: ToggleValue) -> Labels:
-    return (
-        reported.argument("tensor_parallel_size"),
-        reported.info("parallel", "tensor_parallel_size"),
-    )
+def _parallel(key: str) -> Reader[TensorRtLlmConfig]:
+    return lambda reported, _: (reported.argument(key), reported.info("parallel", key))
+
+
+def _expert_parallel(reported: TensorRtLlmConfig, _: ToggleValue) -> Labels:
+    """Return it from the GPUs that share the experts: on one GPU it changes nothing."""
+    size = reported.argument("moe_expert_parallel_size")
+    if reported.argument("tensor_parallel_size") == "1" or size is None:
+        return (None,)
+    return ("on" if size.isdigit() and int(size) > 1 else "off",)
 
 
 def _block_size(reported: TensorRtLlmConfig, _: ToggleValue) -> Labels:
@@ -184,6 +189,9 @@ READERS: Mapping[str, Reader[TensorRtLlmConfig]] = {
     "speculative": _speculative,
     "preemption": always("recompute"),
     "attention_backend": _attention_backend,
-    "tensor_parallel": _tensor_parallel,
+    "tensor_parallel": _parallel("tensor_parallel_size"),
+    "pipeline_parallel": _parallel("pipeline_parallel_size"),
+    "data_parallel": always(None),  # not reported: trtllm-serve starts one copy of the model
+    "expert_parallel": _expert_parallel,
     "block_size": _block_size,
 }

@@ -12,12 +12,12 @@ from typing import Any
 from harness.adapters.base import EngineError, EngineSettings, ServerCounters, ToggleValue
 from harness.adapters.checks import (
     check_context,
-    check_extra_args,
     check_model,
     check_sizes,
     check_step_tokens,
     check_toggles,
 )
+from harness.adapters.extra_args import check_command, check_env, check_extra_args
 from harness.adapters.process import (
     Server,
     ServerStart,
@@ -28,7 +28,7 @@ from harness.adapters.process import (
 )
 from harness.adapters.reported_config import effective_labels
 from harness.adapters.server_metrics import ServerMetrics
-from harness.adapters.vllm.checks import CHECKS, forced_off, owner
+from harness.adapters.vllm.checks import CHECKS, VARIABLES, forced_off, owner
 from harness.adapters.vllm.flags import serve_words
 from harness.adapters.vllm.iteration_log import FLAG, IterationLog
 from harness.adapters.vllm.reported import READERS, reported_config, sizes_of, totals_of
@@ -118,6 +118,8 @@ class VllmAdapter:
         """Raise `EngineError` for what can never start, its subclass for what is not offered."""
         self._check_build(settings)
         check_extra_args(settings.extra_args, owner)
+        check_command(settings)
+        check_env(settings, VARIABLES)
         check_toggles(settings, CHECKS, None)
         check_sizes(settings)
         check_context(settings, unless="VLLM_ALLOW_LONG_MAX_MODEL_LEN")

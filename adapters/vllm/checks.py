@@ -15,6 +15,18 @@ from harness.adapters.checks import (
     quantizes_to,
     whole_number,
 )
+from harness.adapters.extra_args import (
+    DATA,
+    EXPERT,
+    HTTP_SERVER,
+    NO_FILE,
+    NO_KEY,
+    NO_TLS,
+    PIPELINE,
+    TENSOR,
+    UNCOUNTED,
+    flag_owner,
+)
 from harness.adapters.vllm.flags import QUANTIZATION
 
 _NEEDS_GPU = "needs a GPU: this is vLLM's CPU build"
@@ -22,36 +34,72 @@ _NEEDS_GPU = "needs a GPU: this is vLLM's CPU build"
 _OWN = {
     "host": "harness listens on 127.0.0.1 only",
     "port": "harness chooses a free one",
-    "uds": "harness asks over TCP",
+    "uds": HTTP_SERVER,
+    "headless": HTTP_SERVER,
+    "config": NO_FILE,
     "model": "it is the sweep's model",
     "served-model-name": "it is the sweep's model",
-    "api-key": "harness asks its own servers without a key",
+    "api-key": NO_KEY,
+    **dict.fromkeys(
+        ("ssl-keyfile", "ssl-certfile", "ssl-ca-certs", "ssl-cert-reqs", "ssl-ciphers"), NO_TLS
+    ),
+    "enable-ssl-refresh": NO_TLS,
     "dtype": "set base.dtype",
     "max-model-len": "set base.max_model_len",
     "max-num-seqs": "set base.max_num_seqs",
     "max-num-batched-tokens": "set base.max_batched_tokens",
     "gpu-memory-utilization": "set base.memory_utilization",
-    "tensor-parallel-size": "set the toggle tensor_parallel",
-    "tp": "set the toggle tensor_parallel",
+    "device-memory-utilization": "set base.memory_utilization",
+    "tensor-parallel-size": TENSOR,
+    "pipeline-parallel-size": PIPELINE,
+    "data-parallel-size": DATA,
+    "enable-expert-parallel": EXPERT,
+    **dict.fromkeys(
+        (
+            *("data-parallel-size-local", "data-parallel-rank", "data-parallel-start-rank"),
+            *("data-parallel-address", "data-parallel-rpc-port", "data-parallel-backend"),
+            *("data-parallel-hybrid-lb", "data-parallel-external-lb", "elastic-ep-max-dp-size"),
+            *("data-parallel-multi-port-external-lb", "data-parallel-supervisor-port"),
+            *("decode-context-parallel-size", "prefill-context-parallel-size", "nnodes"),
+            *("node-rank", "master-addr", "master-port", "enable-elastic-ep"),
+        ),
+        UNCOUNTED,
+    ),
     "enable-prefix-caching": "set the toggle prefix_caching",
     "enable-chunked-prefill": "set the toggle chunked_prefill",
     "async-scheduling": "set the toggle overlap_scheduling",
     "kv-cache-dtype": "set the toggle kv_cache_dtype",
     "quantization": "set the toggle quantization",
-    "q": "set the toggle quantization",
     "speculative-config": "set the toggle speculative",
-    "sc": "set the toggle speculative",
     "spec-method": "set the toggle speculative",
     "spec-model": "set the toggle speculative",
     "spec-tokens": "set the toggle speculative",
     "attention-backend": "set the toggle attention_backend",
     "block-size": "set the toggle block_size",
     "compilation-config.cudagraph_mode": "set the toggle cuda_graphs",
-    "cc.cudagraph_mode": "set the toggle cuda_graphs",
     "compilation-config": "write -cc.KEY=VALUE, which is merged with what the toggles set",
-    "cc": "write -cc.KEY=VALUE, which is merged with what the toggles set",
     "trust-remote-code": "set base.trust_remote_code",
     "disable-log-stats": "without its counters no toggle can be proven",
+}
+
+
+_SHORT = {
+    "tp": TENSOR,
+    "pp": PIPELINE,
+    "dp": DATA,
+    "ep": EXPERT,
+    **dict.fromkeys(("dpl", "dpn", "dpr", "dpa", "dpp", "dpb", "dph", "dpe", "dpm"), UNCOUNTED),
+    **dict.fromkeys(("dcp", "pcp", "n", "r"), UNCOUNTED),
+    "q": _OWN["quantization"],
+    "sc": _OWN["speculative-config"],
+    "cc": _OWN["compilation-config"],
+    "cc.cudagraph_mode": _OWN["compilation-config.cudagraph_mode"],
+}
+_NOT_OURS = ("dc", "ac", "asc")  # short flags that are not the beginning of one in `_SHORT`
+VARIABLES = {
+    "VLLM_DP_SIZE": DATA,
+    **dict.fromkeys(("VLLM_DP_RANK", "VLLM_DP_RANK_LOCAL"), UNCOUNTED),
+    **dict.fromkeys(("VLLM_DP_MASTER_IP", "VLLM_DP_MASTER_PORT"), UNCOUNTED),
 }
 
 
@@ -60,12 +108,11 @@ def owner(name: str) -> str | None:
     if not name.startswith("-"):
         return None
     if not name.startswith("--"):
-        return _OWN.get(name[1:])
+        short = name[1:].rstrip("0123456789")  # -n2 is -n 2
+        return None if short in _NOT_OURS else flag_owner(short, _SHORT)
     head, dot, rest = name[2:].partition(".")
     bare = head.replace("_", "-").removeprefix("no-") + dot + rest
-    exact = _OWN.get(bare)
-    begun = (reason for own, reason in _OWN.items() if len(bare) > 3 and own.startswith(bare))
-    return exact or next(begun, None)
+    return flag_owner(bare, _OWN)
 
 
 def forced_off(settings: EngineSettings) -> Mapping[str, str]:
@@ -124,5 +171,7 @@ CHECKS: Mapping[str, Check[object]] = {
     "preemption": always_recomputes("vLLM"),
     "attention_backend": _attention_backend,
     "tensor_parallel": whole_number("tensor_parallel"),
+    "pipeline_parallel": whole_number("pipeline_parallel"),
+    "data_parallel": whole_number("data_parallel"),
     "block_size": _block_size,
 }

@@ -45,6 +45,9 @@ def _toggles(settings: EngineSettings) -> dict[str, Any]:
     graphs = settings.kind("cuda_graphs") == "on"
     return {
         "tensor_parallel_size": settings.kind("tensor_parallel"),
+        "pipeline_parallel_size": _unless(settings.kind("pipeline_parallel"), "1"),
+        "data_parallel_size": _unless(settings.kind("data_parallel"), "1"),
+        "enable_expert_parallel": True if settings.kind("expert_parallel") == "on" else None,
         "block_size": _unless(settings.kind("block_size"), "auto"),
         "enable_prefix_caching": settings.kind("prefix_caching") == "on",
         "enable_chunked_prefill": settings.kind("chunked_prefill") == "on",

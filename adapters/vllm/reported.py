@@ -196,9 +196,15 @@ def _attention_backend(reported: VllmConfig, requested: ToggleValue) -> Labels:
     return ("auto" if label is None and reported.part("attention_config") else label,)
 
 
-def _tensor_parallel(reported: VllmConfig, _: ToggleValue) -> Labels:
-    key = "tensor_parallel_size"
-    return text_of(reported.part("parallel_config").get(key)), _logged(reported, key)
+def _parallel(key: str) -> Reader[VllmConfig]:
+    return lambda reported, _: (
+        text_of(reported.part("parallel_config").get(key)),
+        _logged(reported, key),
+    )
+
+
+def _expert_parallel(reported: VllmConfig, _: ToggleValue) -> Labels:
+    return (switch(reported.part("parallel_config").get("enable_expert_parallel")),)
 
 
 def _block_size(reported: VllmConfig, _: ToggleValue) -> Labels:
@@ -218,6 +224,9 @@ READERS: Mapping[str, Reader[VllmConfig]] = {
     "speculative": _speculative,
     "preemption": always("recompute"),
     "attention_backend": _attention_backend,
-    "tensor_parallel": _tensor_parallel,
+    "tensor_parallel": _parallel("tensor_parallel_size"),
+    "pipeline_parallel": _parallel("pipeline_parallel_size"),
+    "data_parallel": _parallel("data_parallel_size"),
+    "expert_parallel": _expert_parallel,
     "block_size": _block_size,
 }

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from harness.adapters import (
     AS_IT_IS,
+    GPU_TOGGLES,
     EngineAdapter,
     EngineError,
     EngineSettings,
@@ -22,7 +23,7 @@ _ELSEWHERE: Mapping[str, tuple[Place, ...]] = {
     "model": (("model",),),
     "gpu": (("hardware", "gpu"),),
     "max_model_len": (("model",),),
-    "tensor_parallel": (("hardware", "count"), ("hardware",)),
+    **dict.fromkeys(GPU_TOGGLES, (("hardware", "count"), ("hardware",))),
 }
 
 
@@ -52,7 +53,7 @@ def engine_arms(
                 settings=settings,
                 flipped=_flips(adapter, requested, baseline, arm),
                 launch_line=tuple(adapter.launch_line(settings)),
-                gpus=int(settings.toggles["tensor_parallel"].kind),
+                gpus=settings.gpus,
                 reason=_reason(adapter, settings, arm, arms),
                 missing=missing,
             )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.adapters import BASELINE, TOGGLES, ToggleValue
+from harness.adapters import BASELINE, GPU_TOGGLES, TOGGLES, ToggleValue
 from harness.sweep_file.form import SpeculationForm, validated
 from harness.sweep_file.problems import Place, Problem, did_you_mean, shown
 
-NUMBERS = ("tensor_parallel", "block_size")  # toggles whose value is a whole number
+NUMBERS = (*GPU_TOGGLES, "block_size")  # toggles whose value is a whole number
 _SWITCH = ("on", "off")
 
 
@@ -164,8 +165,11 @@ def _word(data: object) -> str:
 def baseline_of(toggles: Toggles, gpu_count: int) -> dict[str, ToggleValue]:
     """Return every toggle with its value in the baseline of this sweep.
 
-    The hardware's count gives `tensor_parallel` unless the file sets it.
+    `tensor_parallel` has the GPUs that the other kinds of parallelism leave, unless the file sets
+    it.
     """
     first = {choice.name: choice.values[0] for choice in toggles.choices}
-    count = {"tensor_parallel": ToggleValue(str(gpu_count))}
-    return {**BASELINE, **count, **toggles.base, **first}
+    values = {**BASELINE, **toggles.base, **first}
+    copies = math.prod(int(values[name].kind) for name in GPU_TOGGLES if name in BASELINE)
+    tensor = ToggleValue(str(max(1, gpu_count // copies)))
+    return {**BASELINE, "tensor_parallel": tensor, **values}

@@ -323,7 +323,7 @@ def test_plain_sglang_does_not_speculate_on_a_cpu_without_amx(
     [
         ({"max_num_seqs": 1}, "set the toggle batching to none"),
         ({"model": "./nowhere"}, "there is no model folder ./nowhere"),
-        ({"extra_args": ("--port", "1")}, "extra_args: --port cannot stand there"),
+        ({"extra_args": ("--port", "1")}, "extra_args: --port cannot be set there"),
         ({"runtime": Runtime(path=Path("/nowhere/sglang"))}, "runtime.path: there is no program"),
     ],
 )
@@ -335,7 +335,7 @@ def test_what_can_never_start_is_found_by_the_plan(changes: dict[str, Any], mess
 
 def test_more_gpus_than_there_are_cannot_be_taken() -> None:
     """The toggle is held against the hardware of the sweep."""
-    with pytest.raises(EngineError, match="tensor_parallel 2 needs more than 1 GPU"):
+    with pytest.raises(EngineError, match="2 needs 2 GPUs, but hardware"):
         ADAPTER.check(settings(tensor_parallel="2"))
 
 

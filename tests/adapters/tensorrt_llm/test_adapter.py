@@ -339,7 +339,7 @@ def test_the_plan_shows_command_and_options_without_starting_anything(tmp_path: 
     [
         ({"max_num_seqs": 1}, "set the toggle batching to none"),
         ({"model": "./nowhere"}, "there is no model folder ./nowhere"),
-        ({"extra_args": ("--port", "1")}, "extra_args: --port cannot stand there"),
+        ({"extra_args": ("--port", "1")}, "extra_args: --port cannot be set there"),
         ({"runtime": Runtime(path=Path("/nowhere/trtllm-serve"))}, "there is no program"),
     ],
 )

@@ -222,7 +222,7 @@ def test_the_authors_own_options_join_the_file_in_every_version(family: str) -> 
 )
 def test_extra_args_cannot_contradict_the_sweep(words: tuple[str, ...]) -> None:
     """Which of two opinions wins depends on the version: there is one only."""
-    with pytest.raises(EngineError, match=r"extra_args: .* cannot stand there: "):
+    with pytest.raises(EngineError, match=r"extra_args: .* cannot be set there: "):
         check_args(replace(settings(), extra_args=words))
 
 
@@ -283,7 +283,7 @@ def test_values_that_turn_others_off_are_part_of_the_effect() -> None:
         ({"gpu": "cpu"}, "needs an NVIDIA GPU"),
         ({"max_num_seqs": 1}, "set the toggle batching to none"),
         ({"max_num_seqs": 600}, "must be at most max_batched_tokens 512"),
-        ({"gpu_count": 0}, "tensor_parallel 1 needs more than 0 GPUs"),
+        ({"gpu_count": 0}, "tensor_parallel 1 needs 1 GPUs, but hardware.count is 0"),
     ],
 )
 def test_sizes_that_the_engine_refuses_are_refused_by_the_plan(

@@ -283,7 +283,7 @@ def test_values_that_turn_others_off_are_part_of_the_effect() -> None:
         ({"max_num_seqs": 1}, "set the toggle batching to none"),
         ({"max_num_seqs": 600}, "must be at most max_batched_tokens 512"),
         ({"model": "./nowhere"}, "there is no model folder ./nowhere"),
-        ({"extra_args": ("--port", "1")}, "extra_args: --port cannot stand there"),
+        ({"extra_args": ("--port", "1")}, "extra_args: --port cannot be set there"),
         ({"runtime": Runtime(path=Path("/nowhere/vllm"))}, "runtime.path: there is no program"),
     ],
 )
@@ -295,7 +295,7 @@ def test_what_can_never_start_is_found_by_the_plan(changes: dict[str, Any], mess
 
 def test_more_gpus_than_there_are_cannot_be_taken() -> None:
     """The toggle is held against the hardware of the sweep."""
-    with pytest.raises(EngineError, match="tensor_parallel 2 needs more than 1 GPU"):
+    with pytest.raises(EngineError, match="2 needs 2 GPUs, but hardware"):
         ADAPTER.check(settings(tensor_parallel="2"))
 
 

@@ -12,7 +12,8 @@ from stand_in import settings
 from stand_in_vllm import parse
 
 from harness.adapters.base import BASELINE, EngineError, ToggleValue, UnsupportedToggleError
-from harness.adapters.checks import check_extra_args, check_toggles
+from harness.adapters.checks import check_toggles
+from harness.adapters.extra_args import check_extra_args
 from harness.adapters.vllm.checks import CHECKS, owner
 from harness.adapters.vllm.flags import serve_words
 
@@ -159,7 +160,7 @@ def test_extra_args_come_last_and_are_merged_where_they_can_be() -> None:
 )
 def test_extra_args_cannot_contradict_the_sweep(word: str) -> None:
     """The last of two wins in vLLM, a beginning stands for the whole, _ for -: all in silence."""
-    with pytest.raises(EngineError, match=r"extra_args: .* cannot stand there: "):
+    with pytest.raises(EngineError, match=r"extra_args: .* cannot be set there: "):
         check_extra_args(("--seed", "1", word), owner)
 
 

@@ -20,7 +20,12 @@ CONFIG: dict[str, dict[str, Any] | None] = {
         "enable_prefix_caching": True,
         "num_gpu_blocks": 500,
     },
-    "parallel_config": {"tensor_parallel_size": 1},
+    "parallel_config": {
+        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "data_parallel_size": 1,
+        "enable_expert_parallel": False,
+    },
     "scheduler_config": {
         "max_num_batched_tokens": 512,
         "max_num_seqs": 256,

@@ -178,7 +178,12 @@ def config_of(options: argparse.Namespace, engine: Engine) -> dict[str, Any]:
             "enable_prefix_caching": engine.says_caches,
             "num_gpu_blocks": 1000,
         },
-        "parallel_config": {"tensor_parallel_size": int(options.tensor_parallel_size or 1)},
+        "parallel_config": {
+            "tensor_parallel_size": int(options.tensor_parallel_size or 1),
+            "pipeline_parallel_size": int(options.pipeline_parallel_size or 1),
+            "data_parallel_size": int(options.data_parallel_size or 1),
+            "enable_expert_parallel": bool(options.enable_expert_parallel),
+        },
         "scheduler_config": {
             "max_num_batched_tokens": int(options.max_num_batched_tokens),
             "max_num_seqs": engine.most_running,
