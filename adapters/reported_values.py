@@ -8,11 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 _LARGEST = 1 << 53  # beyond it a number is no count of anything here
+_DIGITS = 15  # of a count in text
 _LONGEST = 200  # characters of a version
 
 
 def whole(value: Any) -> int | None:
-    """Return a reported count; None for what is not a whole number of a plausible size."""
+    """Return a reported count, also one in text; None for what is no count of plausible size."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _DIGITS:
+        return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if not abs(value) <= _LARGEST or value != int(value):
@@ -27,3 +30,8 @@ def version_text(value: Any) -> str | None:
     if isinstance(value, int) and abs(value) > _LARGEST:
         return None  # Python refuses to write thousands of digits
     return " ".join(str(value).split())[:_LONGEST] or None
+
+
+def word(value: Any) -> str | None:
+    """Return a reported name; None for what is not text."""
+    return value[:_LONGEST] if isinstance(value, str) else None

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from harness.adapters.process.programs import env_for_report
 from harness.adapters.process.server import Server, ServerStart, running_server
+from harness.adapters.reported_values import version_text, word
 
 _Endpoint = TypeVar("_Endpoint")
 
@@ -26,8 +27,8 @@ class StartedEndpoint:
         reported = about if isinstance(about, Mapping) else {}
         self._server = server
         self._settings = server.start.settings
-        self.engine_version = str(reported.get("version") or version or "unknown")
-        self.engine_kind = str(reported.get("engine_kind", "real"))
+        self.engine_version = version_text(reported.get("version")) or version or "unknown"
+        self.engine_kind = word(reported.get("engine_kind")) or "real"
         self.transport = server.target
 
     def facts(self) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ from harness.adapters.reported_config import (
     speculation_label,
     text_of,
 )
+from harness.adapters.reported_values import whole
 from harness.adapters.server_metrics import ServerMetrics
 from harness.adapters.sglang.flags import KV_DTYPES, METHODS, QUANTIZATION, VERIFIED_WITH
 from harness.adapters.sglang.versions import Release
@@ -50,8 +51,8 @@ class SglangConfig:
 
     def number(self, *names: str) -> int | None:
         """Return the first that is a whole number."""
-        found = (self.get(name) for name in names)
-        return next((value for value in found if type(value) is int), None)
+        found = (whole(self.get(name)) for name in names)
+        return next((value for value in found if value is not None), None)
 
 
 def reported_config(server_info: Any) -> SglangConfig:
@@ -196,7 +197,7 @@ def _kv_cache_dtype(reported: SglangConfig, _: ToggleValue) -> Labels:
 
 def _quantization(reported: SglangConfig, requested: ToggleValue) -> Labels:
     """Return it where it was requested: SGLang also reports what a checkpoint comes with."""
-    name = reported.get("quantization")
+    name = text_of(reported.get("quantization"))
     return ("none" if requested.kind == "none" else _QUANTIZATION_NAMES.get(name, str(name)),)
 
 

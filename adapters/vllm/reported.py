@@ -22,6 +22,7 @@ from harness.adapters.reported_config import (
     switch,
     text_of,
 )
+from harness.adapters.reported_values import whole
 from harness.adapters.server_metrics import ServerMetrics
 from harness.adapters.vllm.flags import KV_DTYPES, METHODS, QUANTIZATION
 
@@ -48,7 +49,7 @@ class VllmConfig:
     def number(self, section: str, key: str) -> int | None:
         """Return a whole number of the configuration, or of the labels of its series."""
         value = self.part(section).get(key, self.cache.get(key))
-        return int(value) if str(value).isdigit() else None
+        return whole(value)
 
 
 def reported_config(server_info: Any, metrics: ServerMetrics, log: str) -> VllmConfig:
@@ -173,7 +174,7 @@ def _quantization(reported: VllmConfig, requested: ToggleValue) -> Labels:
         return (None,)
     if requested.kind == "none":
         return ("none",)
-    name = section.get("quantization", logged)
+    name = text_of(section.get("quantization", logged))
     return (_QUANTIZATION_NAMES.get(None if name == "None" else name, str(name)),)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,15 +38,28 @@ def run_manifest(
     run: PlannedRun, request_set: RequestSet, outcome: Outcome, shared: dict[str, Any]
 ) -> RunManifest:
     """Return the manifest of one run; `shared` is the same for all runs of its sweep."""
-    facts = {
+    own = {
         **run.facts(),
         **shared,
-        **outcome.facts,
         "model": run.arm.settings.model,
         "max_failed_share": run.conditions.max_failed_share,
-        "status": outcome.status,
-        "reason": outcome.reason,
         "skipped_rows": request_set.skipped,
         "notes": [*request_set.notes, *outcome.notes],
     }
-    return manifest_of(facts)
+    ending = {"status": outcome.status, "reason": outcome.reason}
+    try:
+        return manifest_of({**own, **outcome.facts, **ending})
+    except ValueError as cause:  # a server may report anything of itself
+        found = _storable(own, outcome.facts)
+        reason = f"the engine reported what cannot be stored: {cause}"
+        return manifest_of({**own, **found, "status": "failed", "reason": reason})
+
+
+def _storable(own: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
+    """Return those of `facts` that a manifest can have, each tried by itself."""
+    kept: dict[str, Any] = {}
+    for name, value in facts.items():
+        with contextlib.suppress(ValueError):
+            manifest_of({**own, **kept, name: value, "status": "failed"})
+            kept[name] = value
+    return kept

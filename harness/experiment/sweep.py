@@ -94,12 +94,12 @@ class SweepRunner:
     def _stored(self, runs: list[PlannedRun], progress: SweepProgress) -> Iterator[str]:
         """Run and store the runs of one server start, and yield the status of each."""
         for run, outcome in self._run_group(runs, progress):
-            self._store(run, outcome)
-            progress.ended(run, outcome.status)
-            yield outcome.status
+            status = self._store(run, outcome)
+            progress.ended(run, status)
+            yield status
 
-    def _store(self, run: PlannedRun, outcome: Outcome) -> None:
-        """Store a run, with a prediction beside that of a real engine."""
+    def _store(self, run: PlannedRun, outcome: Outcome) -> str:
+        """Store a run, with a prediction beside that of a real engine, and return its status."""
         request_set, predicted = self._request_sets.of(run), None
         manifest = run_manifest(run, request_set, outcome, self._shared)
         if outcome.records and run.arm.engine != EMBEDDED:
@@ -107,6 +107,7 @@ class SweepRunner:
             manifest = manifest.model_copy(update={"prediction": prediction.facts})
             predicted = prediction.records
         write_run(self._directory, run.key, manifest, outcome.records, predicted)
+        return manifest.status
 
     def _run_group(
         self, runs: list[PlannedRun], progress: SweepProgress
