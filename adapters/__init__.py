@@ -2,7 +2,6 @@
 
 from harness.adapters.attached import UrlAdapter
 from harness.adapters.base import (
-    API_PATHS,
     AS_IT_IS,
     BASELINE,
     GPU_TOGGLES,
@@ -17,7 +16,17 @@ from harness.adapters.base import (
 from harness.adapters.embedded import EmbeddedAdapter, InProcessEngine
 from harness.adapters.endpoint import Endpoint, EngineAdapter, Transport
 from harness.adapters.gpus import remark
-from harness.adapters.http_queries import through_proxy
+from harness.adapters.http_queries import masked, through_proxy
+from harness.adapters.request_shape import (
+    API_PATHS,
+    AS_MADE,
+    RequestShape,
+    adapter_at,
+    checked_body,
+    checked_headers,
+    checked_lora,
+    tls_context,
+)
 from harness.adapters.runtime import Runtime
 from harness.adapters.sglang import SglangAdapter
 from harness.adapters.tensorrt_llm import TensorRtLlmAdapter
@@ -26,6 +35,7 @@ from harness.adapters.vllm import VllmAdapter
 __all__ = [
     "API_PATHS",
     "AS_IT_IS",
+    "AS_MADE",
     "BASELINE",
     "ENGINES",
     "GPU_TOGGLES",
@@ -35,14 +45,21 @@ __all__ = [
     "EngineError",
     "EngineSettings",
     "InProcessEngine",
+    "RequestShape",
     "Runtime",
     "ServerCounters",
     "Target",
     "ToggleValue",
     "Transport",
     "UnsupportedToggleError",
+    "adapter_at",
+    "checked_body",
+    "checked_headers",
+    "checked_lora",
+    "masked",
     "remark",
     "through_proxy",
+    "tls_context",
 ]
 
 # Every engine that a sweep file may name. A new one is a file or a folder, and a line here.

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from harness.adapters.http_queries import Access
+from harness.adapters.request_shape import API_PATHS, AS_MADE, RequestShape
 from harness.adapters.runtime import Runtime
 
 
@@ -65,9 +67,6 @@ TOGGLES: dict[str, tuple[str, ...]] = {
     "block_size": (),
 }
 
-# API → its route below the root of the API.
-API_PATHS: dict[str, str] = {"completions": "/completions", "chat": "/chat/completions"}
-
 # What a toggle is on a server that somebody else started: no value was requested.
 AS_IT_IS = ToggleValue("as it is")
 
@@ -116,6 +115,7 @@ class EngineSettings:
     url: str | None = None  # of a server that runs already, which is not started
     api_key_env: str | None = None  # the variable with the key of that server
     model_check: bool = True  # whether that server must list or answer the model's name
+    shape: RequestShape = AS_MADE  # what the user sets of every request
     step_profile: Mapping[str, Any] | None = None  # fitted step times, for the embedded engine
     log_path: Path | None = None  # of the engine's output; None: a temporary file
 
@@ -185,13 +185,19 @@ class Target:
     url: str  # of the server: /health and /metrics are below it
     model: str  # the name that requests carry
     api_path: str = "/v1"  # root of the API below `url`; empty: `url` is the root
-    api: str = "completions"  # completions | chat
+    api: str = "completions"  # completions | chat | responses | messages
     # What the server takes beyond model, prompt, max_tokens, temperature and stream; nothing else
     # is sent. Of `seed`, `ignore_eos`, `include_usage`, `continuous_usage_stats`, `cache_salt`,
     # `return_token_ids`, `detokenize`.
     fields: frozenset[str] = frozenset()
     vocabulary: int | None = None  # prompts are token ids below it; None: prompts are text
-    headers: Mapping[str, str] = field(default_factory=dict)  # a key lives here and is never stored
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # keys: never stored
+    body: Mapping[str, Any] = field(default_factory=dict)  # the user's fields of every request
+    lora: Mapping[str, float] = field(default_factory=dict)  # adapter → share of requests
+    verify_tls: bool | str = True  # a text: the file with the authorities to trust
+    # Fields of every request that this server refuses: `temperature` is left out, `max_tokens`
+    # is sent as `max_completion_tokens`.
+    refused: frozenset[str] = frozenset()
 
     virtual_time: ClassVar[Literal[False]] = False
     counts_prompts: ClassVar[Literal[True]] = True  # by a tokenizer and a template of its own
@@ -203,6 +209,11 @@ class Target:
         return f"{self.url.rstrip('/')}{self.api_path}{API_PATHS[self.api]}"
 
     @property
+    def access(self) -> Access:
+        """What queries beside the load need."""
+        return Access(headers=self.headers, verify_tls=self.verify_tls)
+
+    @property
     def live_history(self) -> bool:
         """Whether its own answers can stand in later prompts: it reports and takes token ids."""
         by_ids = self.api == "completions" and self.vocabulary is not None
@@ -210,4 +221,5 @@ class Target:
 
     def facts(self) -> dict[str, list[str]]:
         """Return what a manifest holds of the form of requests."""
-        return {"fields": sorted(self.fields)}
+        refused = {"refused_fields": sorted(self.refused)} if self.refused else {}
+        return {"fields": sorted(self.fields), **refused}

@@ -5,15 +5,20 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from harness.adapters.request_shape import tls_context
+
 # What `query` raises for a server that is not there, not ready or dying.
 NO_REPLY = (OSError, http.client.HTTPException)
+_HIDDEN, _SHORT = "(not shown)", 8
+_WORDS = 300  # characters of a server's reason that an error repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,42 @@ class HttpReply:
         except ValueError:
             return None
 
+    def words(self) -> str:
+        """Return why the server refused, in its own words and in one line; empty: it gave none."""
+        document = self.json()
+        text = _message(document) if isinstance(document, dict) else None
+        line = " ".join((text or self.text).split())
+        return line if len(line) <= _WORDS else f"{line[:_WORDS]}…"
+
+
+def _message(document: dict[str, Any]) -> str | None:
+    """Return the message of an error as servers write it; None where there is none."""
+    inner = document.get("error")
+    holder = inner if isinstance(inner, dict) else document
+    found = (holder.get(name) for name in ("message", "detail", "error", "reason"))
+    return next((text for text in found if isinstance(text, str) and text), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What a server needs of every request before it answers: headers, and trust over TLS."""
+
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # keys among them
+    verify_tls: bool | str = True  # a text: the file with the authorities to trust
+
+    def masked(self, text: str) -> str:
+        """Return `text` without the values of the headers: servers quote what they refuse."""
+        return masked(text, self.headers)
+
+
+def masked(text: str, headers: Mapping[str, str]) -> str:
+    """Return `text` without the values of `headers`, each also without its scheme (Bearer …)."""
+    values = {value for given in headers.values() for value in (given, given.rpartition(" ")[2])}
+    for value in sorted(filter(None, values), key=len, reverse=True):
+        whole_word = rf"(?<!\w){re.escape(value)}(?!\w)"  # "1" stands inside of many words
+        text = re.sub(whole_word if len(value) < _SHORT else re.escape(value), _HIDDEN, text)
+    return text
+
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Returns a redirect as the response: what it points to is another server."""
@@ -50,23 +91,25 @@ def query(
     *,
     post: bool = False,
     timeout_s: float,
-    headers: Mapping[str, str] | None = None,
+    access: Access | None = None,
 ) -> HttpReply:
     """Return the reply to a GET, or to a POST of `body` as JSON, at `path` below `url`.
 
     Takes the same route as the load: through a proxy exactly where `through_proxy` is true. Trusts
-    the authorities that OpenSSL trusts here, or those in the file that SSL_CERT_FILE names. Raises
-    one of `NO_REPLY`.
+    the authorities that OpenSSL trusts here, or those in the file that SSL_CERT_FILE names, unless
+    `access` has its own. Raises one of `NO_REPLY`.
     """
+    access = access or Access()
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(  # noqa: S310 - callers check the scheme
         url.rstrip("/") + path,
         data=data,
-        headers={"Content-Type": "application/json", **(headers or {})},
+        headers={"Content-Type": "application/json", **access.headers},
         method="POST" if post or data else "GET",
     )
     named = urllib.request.getproxies() if through_proxy(url) else {}
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler(named), _NoRedirects)
+    tls = urllib.request.HTTPSHandler(context=tls_context(access.verify_tls))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler(named), tls, _NoRedirects)
     try:
         with opener.open(request, timeout=timeout_s) as response:
             return HttpReply(response.status, response.read())

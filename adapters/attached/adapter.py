@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
 from harness.adapters.attached.address import api_roots
-from harness.adapters.attached.server import Attached, attach, key_headers
+from harness.adapters.attached.server import Attached, access_of, attach
 from harness.adapters.base import (
     AS_IT_IS,
     EngineError,
@@ -28,7 +28,7 @@ class UrlAdapter:
         if settings.url is None:
             raise EngineError("the engine url needs the key url, such as http://127.0.0.1:8000")
         api_roots(settings.url)
-        key_headers(settings.api_key_env)
+        access_of(settings.shape, settings.api_key_env)
 
     def version_of(self, _: EngineSettings) -> str | None:
         """Return None: only the running server reports it."""
@@ -57,6 +57,7 @@ def _attached(settings: EngineSettings) -> Iterator[Attached]:
     server = attach(
         settings.url or "",
         settings.model,
+        shape=settings.shape,
         wait_s=settings.start_timeout_s,
         api_key_env=settings.api_key_env,
         model_check=settings.model_check,

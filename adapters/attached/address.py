@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
-from harness.adapters.base import API_PATHS, EngineError
+from harness.adapters.base import EngineError
+from harness.adapters.request_shape import API_PATHS
 
 # What people paste with the root: the address of one route.
 _ROUTES = (*sorted(API_PATHS.values(), key=len, reverse=True), "/models")

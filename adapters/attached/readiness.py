@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 from harness.adapters.attached.address import ApiRoot, api_roots
 from harness.adapters.attached.names import may_be_served
-from harness.adapters.base import API_PATHS, EngineError
-from harness.adapters.http_queries import NO_REPLY, HttpReply, proxy_of, query
+from harness.adapters.base import EngineError
+from harness.adapters.http_queries import NO_REPLY, Access, HttpReply, proxy_of, query
+from harness.adapters.request_shape import API_PATHS, AS_MADE, RequestShape, one_token_bodies
 
 NOT_READY = (502, 503, 504)
 _NO_KEY = (401, 403)
@@ -39,8 +40,8 @@ class Wanted:
 
     url: str
     model: str
-    api: str
-    headers: Mapping[str, str] = field(default_factory=dict)
+    shape: RequestShape = AS_MADE  # what the user sets of every request
+    access: Access = field(default_factory=Access)
     api_key_env: str | None = None  # the variable with the key, for messages
     wait_s: float = 30.0
     model_check: bool = True
@@ -120,7 +121,7 @@ def _root(
 def _generating_root(wanted: Wanted, roots: tuple[ApiRoot, ...]) -> ApiRoot:
     """Return the first root that generates, else the first one whose routes answer at all."""
     answers = []
-    for api in sorted(API_PATHS, key=lambda api: api != wanted.api):
+    for api in sorted(API_PATHS, key=lambda api: api != wanted.shape.api):
         for root in roots:
             reply = _token_reply(wanted, root, api)
             if reply is None or _is_good(reply):
@@ -132,7 +133,7 @@ def _generating_root(wanted: Wanted, roots: tuple[ApiRoot, ...]) -> ApiRoot:
             return root
     tried = ", ".join(f"{url} ({reply.status})" for _, url, reply in answers)
     error = EngineError(f"no API answers at {wanted.url}; requested were {tried}")
-    error.add_note(f"the server's words: {_words(answers[0][2])}")
+    error.add_note(f"the server's words: {_words(wanted, answers[0][2])}")
     error.add_note("give the root of the API, which is what stands before /chat/completions")
     raise error
 
@@ -150,10 +151,10 @@ def _checked_model(
     names = _names(models)
     if not may_be_served(wanted.model, models):
         raise _other_model(wanted, root, names)
-    reply = _token_reply(wanted, root, wanted.api)
+    reply = _token_reply(wanted, root, wanted.shape.api)
     if reply is None or not _is_good(reply):
         error = _other_model(wanted, root, names)
-        error.add_note(f"one token was requested, and the answer was {_words(reply)}")
+        error.add_note(f"one token was requested, and the answer was {_words(wanted, reply)}")
         raise error
     return (f"the server answers for {wanted.model}, which it does not list; it lists {names}",)
 
@@ -176,7 +177,7 @@ def _names(models: Mapping[str, Any]) -> str:
 def _is_unwell(wanted: Wanted, root: ApiRoot) -> bool:
     """Return whether the server's own page of health reports that it is not ready."""
     try:
-        return query(root.server, "/health", timeout_s=_QUERY_S, headers=wanted.headers).status in (
+        return query(root.server, "/health", timeout_s=_QUERY_S, access=wanted.access).status in (
             NOT_READY
         )
     except NO_REPLY:
@@ -185,7 +186,7 @@ def _is_unwell(wanted: Wanted, root: ApiRoot) -> bool:
 
 def _token(wanted: Wanted, root: ApiRoot) -> None:
     """Raise `_NotReadyError` where the model does not generate yet."""
-    _token_reply(wanted, root, wanted.api)
+    _token_reply(wanted, root, wanted.shape.api)
 
 
 def _token_reply(wanted: Wanted, root: ApiRoot, api: str) -> HttpReply | None:
@@ -193,35 +194,30 @@ def _token_reply(wanted: Wanted, root: ApiRoot, api: str) -> HttpReply | None:
 
     Raises `_NotReadyError`.
     """
-    prompt = {"prompt": "a"} if api == "completions" else {"messages": _ONE_MESSAGE}
     reply = None
-    for limit in ("max_tokens", "max_completion_tokens"):  # some servers take only the second
-        body = {"model": wanted.model, **prompt, limit: 1}
+    for one_token in one_token_bodies(api):
+        body = {"model": wanted.model, **one_token, **wanted.shape.body}
         try:
-            reply = query(
-                root.url, API_PATHS[api], body, timeout_s=_TOKEN_S, headers=wanted.headers
-            )
+            reply = query(root.url, API_PATHS[api], body, timeout_s=_TOKEN_S, access=wanted.access)
         except ConnectionRefusedError as refusal:
             raise _NotReadyError(_silence(root.url, refusal)) from refusal
         except NO_REPLY:
             return None
         if reply.status in NOT_READY:
-            words = f": {_words(reply)}" if reply.body else ""
+            words = f": {_words(wanted, reply)}" if reply.body else ""
             raise _NotReadyError(f"its model answers {reply.status}, not ready{words}")
         if reply.status not in (400, 422):
             break
     return reply
 
 
-_ONE_MESSAGE = [{"role": "user", "content": "a"}]
-
-
 def _reply(wanted: Wanted, url: str, path: str) -> HttpReply:
     try:
-        return query(url, path, timeout_s=_QUERY_S, headers=wanted.headers)
+        return query(url, path, timeout_s=_QUERY_S, access=wanted.access)
     except ssl.SSLError as refusal:
         error = EngineError(f"{url}: no trusted connection: {refusal}")
-        error.add_note("SSL_CERT_FILE names a file with the authorities to trust")
+        error.add_note("trust the authorities in a file: --ca FILE, verify_tls or SSL_CERT_FILE")
+        error.add_note("or verify nothing with --no-verify-tls (verify_tls: false)")
         raise error from refusal
     except NO_REPLY as silence:
         raise _NotReadyError(_silence(url, silence)) from silence
@@ -246,14 +242,19 @@ def _raise_for(wanted: Wanted, replies: list[tuple[str, HttpReply]]) -> None:
             )
     for url, reply in replies:
         if reply.status in _NO_KEY:
-            raise _no_key(url, reply.status, wanted.api_key_env)
+            raise _no_access(url, reply, wanted)
 
 
-def _no_key(url: str, status: int, api_key_env: str | None) -> EngineError:
-    if api_key_env is not None:
-        return EngineError(f"{url} answers {status}: it does not take the key in {api_key_env}")
-    error = EngineError(f"{url} answers {status}: it wants an API key")
-    error.add_note("name the variable that holds it: --api-key-env NAME, in a sweep api_key_env")
+def _no_access(url: str, reply: HttpReply, wanted: Wanted) -> EngineError:
+    """Return the error of a server that wants a key or a header, its own words first."""
+    words = wanted.access.masked(reply.words())
+    error = EngineError(f"{url} answers {reply.status}" + (f": {words}" if words else ""))
+    if wanted.api_key_env is not None:
+        error.add_note(f"it may not take the key in {wanted.api_key_env}")
+    else:
+        error.add_note("if it needs an API key, name the variable that has it: --api-key-env NAME")
+    error.add_note("if it needs a header: --header NAME=VALUE or --header-env NAME=VARIABLE")
+    error.add_note("in a sweep these are the engine's keys api_key_env and headers")
     return error
 
 
@@ -270,7 +271,8 @@ def _is_good(reply: HttpReply) -> bool:
     return 200 <= reply.status < 300
 
 
-def _words(reply: HttpReply | None) -> str:
+def _words(wanted: Wanted, reply: HttpReply | None) -> str:
     if reply is None:
         return "none"
-    return f"{reply.status} {' '.join(reply.text.split())[:_WORDS]}".strip()
+    text = " ".join(wanted.access.masked(reply.text).split())
+    return f"{reply.status} {text[:_WORDS]}".strip()

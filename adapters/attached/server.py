@@ -13,8 +13,9 @@ from typing import Any
 
 from harness.adapters.attached.readiness import Wanted, found_api, wait_for_token
 from harness.adapters.base import EngineError, ServerCounters, Target
-from harness.adapters.http_queries import NO_REPLY, HttpReply, query
+from harness.adapters.http_queries import NO_REPLY, Access, HttpReply, query
 from harness.adapters.reported_values import version_text, whole
+from harness.adapters.request_shape import AS_MADE, RequestShape, tls_context
 from harness.adapters.server_metrics import ServerMetrics
 
 # Optional request fields that a kind of server takes, by a prefix of its metrics. A server of no
@@ -102,7 +103,7 @@ class Attached:
 
         None for all where they do not go on from those that were returned before.
         """
-        metrics = _metrics(self.transport.url, self.transport.headers)
+        metrics = _metrics(self.transport.url, self.transport.access)
         series = [metrics.series(*names) for names in (*_COUNTERS.values(), (_QUEUED,))]
         if not self._totals.go_on({name: one[name] for one in series for name in one}):
             return ServerCounters()
@@ -126,7 +127,7 @@ def attach(  # noqa: PLR0913  how to reach it, and how long to wait
     url: str,
     model: str,
     *,
-    api: str = "completions",
+    shape: RequestShape = AS_MADE,
     vocabulary: int | None = None,
     wait_s: float = 30.0,
     token_wait_s: float | None = None,
@@ -136,35 +137,39 @@ def attach(  # noqa: PLR0913  how to reach it, and how long to wait
 ) -> Attached:
     """Return the server at `url` once it answers, at the latest after `wait_s`.
 
-    `vocabulary` None sends ids that every model has. `api_key_env` names the variable that has
-    the key, which goes into the headers and nowhere else. `waiting` is called once, with what is
-    waited for. `token_wait_s` (None: `wait_s`) is how long
-    `until_ready` waits later.
+    `shape` is what the user sets of every request. `vocabulary` None sends ids that every model
+    has. `api_key_env` names the variable that has the key, which goes into the headers and nowhere
+    else. `waiting` is called once, with what is waited for. `token_wait_s` (None: `wait_s`) is how
+    long `until_ready` waits later.
     Raises `EngineError` for an address that is none, a key that is not there or not taken, a server
     that does not come, and one that serves other models.
     """
+    access = access_of(shape, api_key_env)
     wanted = Wanted(
         url=url,
         model=model,
-        api=api,
-        headers=key_headers(api_key_env),
+        shape=shape,
+        access=access,
         api_key_env=api_key_env,
         wait_s=wait_s,
         model_check=model_check,
         waiting=waiting,
     )
     found = found_api(wanted)
-    version, simulated = _version(found.root.server, wanted.headers)
+    version, simulated = _version(found.root.server, access)
+    fields = shape.fields(_fields(found.root.server, access))
     target = Target(
         url=found.root.server,
         api_path=found.root.path,
         model=model,
-        api=api,
+        api=shape.api,
         # The embedded engine has one cache for all, whatever the salt, and refuses one.
-        fields=_fields(found.root.server, wanted.headers)
-        - ({"cache_salt"} if simulated else frozenset()),
-        headers=wanted.headers,
-        vocabulary=(vocabulary or _SAFE_VOCABULARY) if api == "completions" else None,
+        fields=fields - ({"cache_salt"} if simulated else frozenset()),
+        headers=access.headers,
+        vocabulary=(vocabulary or _SAFE_VOCABULARY) if shape.api == "completions" else None,
+        body=shape.body,
+        lora=shape.lora,
+        verify_tls=shape.verify_tls,
     )
     patience = replace(wanted, wait_s=wait_s if token_wait_s is None else token_wait_s)
     return Attached(
@@ -178,31 +183,46 @@ def attach(  # noqa: PLR0913  how to reach it, and how long to wait
     )
 
 
-def key_headers(api_key_env: str | None) -> dict[str, str]:
-    """Return the headers that carry the key in a variable; none where no variable is named.
+def key_in(variable: str) -> str:
+    """Return the API key in a variable.
 
     Raises `EngineError` where it is not set, or has characters that no header can carry.
     """
-    if api_key_env is None:
-        return {}
-    key = os.environ.get(api_key_env, "").strip()
+    key = os.environ.get(variable, "").strip()
     if not key:
-        error = EngineError(f"the variable {api_key_env} is not set, and should hold an API key")
-        error.add_note(f"export {api_key_env}=… first; the key itself stands in no file")
+        error = EngineError(f"the variable {variable} is not set, and should hold an API key")
+        error.add_note(f"export {variable}=… first; the key itself stands in no file")
         raise error
     if not key.isascii() or not key.isprintable():
-        raise EngineError(f"the variable {api_key_env} holds signs that no API key has")
-    return {"Authorization": f"Bearer {key}"}
+        raise EngineError(f"the variable {variable} holds signs that no API key has")
+    return key
 
 
-def _get(base: str, path: str, headers: Mapping[str, str]) -> HttpReply:
-    return query(base, path, timeout_s=_QUERY_S, headers=headers)
+def access_of(shape: RequestShape, api_key_env: str | None) -> Access:
+    """Return what every request to a server needs: headers, its key, trust over TLS.
+
+    Raises `EngineError`.
+    """
+    key = None if api_key_env is None else key_in(api_key_env)
+    if key is not None and "authorization" in {name.lower() for name in shape.headers}:
+        error = EngineError(f"Authorization is set by a header and by the key in {api_key_env}")
+        error.add_note("leave one of them out")
+        raise error
+    try:
+        tls_context(shape.verify_tls)
+    except ValueError as fault:
+        raise EngineError(f"verify_tls: {fault}") from fault
+    return Access(headers=shape.all_headers(key), verify_tls=shape.verify_tls)
 
 
-def _version(base: str, headers: Mapping[str, str]) -> tuple[str, bool]:
+def _get(base: str, path: str, access: Access) -> HttpReply:
+    return query(base, path, timeout_s=_QUERY_S, access=access)
+
+
+def _version(base: str, access: Access) -> tuple[str, bool]:
     """Return the version that /version reports, and whether the engine is simulated."""
     try:
-        document = _get(base, "/version", headers).json()
+        document = _get(base, "/version", access).json()
     except NO_REPLY:
         document = None
     if not isinstance(document, dict):
@@ -211,13 +231,13 @@ def _version(base: str, headers: Mapping[str, str]) -> tuple[str, bool]:
     return version or "unknown", version is not None and document.get("kind") == "simulated"
 
 
-def _fields(base: str, headers: Mapping[str, str]) -> frozenset[str]:
-    metrics = _metrics(base, headers)
+def _fields(base: str, access: Access) -> frozenset[str]:
+    metrics = _metrics(base, access)
     known = (fields for prefix, fields in _FIELDS.items() if metrics.has(prefix))
     return next(known, _UNKNOWN_FIELDS)
 
 
-def _metrics(base: str, headers: Mapping[str, str]) -> ServerMetrics:
+def _metrics(base: str, access: Access) -> ServerMetrics:
     """Return the series on a server's page of metrics; none where it has no such page.
 
     TensorRT-LLM's `/metrics` is another page, which returns each record once: its page of series is
@@ -225,7 +245,7 @@ def _metrics(base: str, headers: Mapping[str, str]) -> ServerMetrics:
     """
     for path in ("/prometheus/metrics", "/metrics"):
         with contextlib.suppress(*NO_REPLY):
-            reply = _get(base, path, headers)
+            reply = _get(base, path, access)
             page = ServerMetrics(reply.text if reply.status == 200 else "")
             if any(page.has(prefix) for prefix in _FIELDS):  # a proxy may answer any path
                 return page

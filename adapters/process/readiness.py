@@ -55,7 +55,7 @@ def _missing(target: Target, timeout_s: float) -> str | None:
     if not listeners(_port(target.url)):
         return "nothing listens on its port"
     try:
-        health = query(target.url, "/health", timeout_s=_HEALTH_S)
+        health = query(target.url, "/health", timeout_s=_HEALTH_S, access=target.access)
         if health.status != _OK:
             return f"/health answers {health.status}"
         _check_model(target)
@@ -108,7 +108,7 @@ def log_tail(log: str) -> str:
 
 def _check_model(target: Target) -> None:
     """Raise `EngineError` when the server serves other models; not all servers list them."""
-    reply = query(target.url, "/v1/models", timeout_s=_HEALTH_S).json()
+    reply = query(target.url, "/v1/models", timeout_s=_HEALTH_S, access=target.access).json()
     served = reply.get("data") if isinstance(reply, dict) else None
     models = [model.get("id") for model in served or []]
     if models and target.model not in models:
@@ -119,7 +119,8 @@ def _check_model(target: Target) -> None:
 def _first_token(target: Target, timeout_s: float) -> str | None:
     """Return what the server returned instead of one token; None when it returned that."""
     body = {"model": target.model, "prompt": "a", "max_tokens": 1, "temperature": 0}
-    reply = query(target.url, "/v1/completions", body, timeout_s=max(1.0, timeout_s))
+    limit_s = max(1.0, timeout_s)
+    reply = query(target.url, "/v1/completions", body, timeout_s=limit_s, access=target.access)
     completion = reply.json()
     if reply.status == _OK and isinstance(completion, dict) and _tokens(completion) == 1:
         return None

@@ -65,7 +65,16 @@ class ServerStart:
     def target(self, port: int) -> Target:
         """Return where the server can be reached once it is started."""
         name = self.settings.model if self.model is None else self.model
-        return Target(url=f"http://127.0.0.1:{port}", model=name, fields=self.fields)
+        shape = self.settings.shape
+        return Target(
+            url=f"http://127.0.0.1:{port}",
+            model=name,
+            api=shape.api,
+            fields=shape.fields(self.fields),
+            headers=shape.all_headers(),
+            body=shape.body,
+            lora=shape.lora,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +91,13 @@ class Server:
     def query(self, path: str, *, post: bool = False, timeout_s: float = 30.0) -> HttpReply:
         """Return the reply at `path`. Raises `EngineError` where the engine ended, or is silent."""
         try:
-            return query(self.target.url, path, post=post, timeout_s=timeout_s)
+            return query(
+                self.target.url,
+                path,
+                post=post,
+                timeout_s=timeout_s,
+                access=self.target.access,
+            )
         except NO_REPLY as error:
             raise self._silence(path, error) from error
 
@@ -161,7 +176,8 @@ def _one_server(start: ServerStart, folder: Path) -> Iterator[Server]:
 
 def _vocabulary(start: ServerStart, env: Mapping[str, str]) -> int | None:
     """Return how many token ids prompts may be drawn from; None: prompts are text."""
-    folder = model_folder(start.settings.model, env) if start.token_ids else None
+    takes_ids = start.token_ids and start.settings.shape.api == "completions"
+    folder = model_folder(start.settings.model, env) if takes_ids else None
     return None if folder is None else ordinary_tokens(folder)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.adapters import Target, through_proxy
+from harness.adapters import Target, through_proxy, tls_context
 from harness.client.http import AiohttpClient, HttpClient, RequestOptions, endpoint
 from harness.timing import Clock
 
@@ -17,5 +17,6 @@ def client_for(
     """
     proxied = through_proxy(target.url)
     if proxied or endpoint(target).scheme == "https":
-        return AiohttpClient(target, clock, options, through_proxy=proxied)
+        tls = tls_context(target.verify_tls)
+        return AiohttpClient(target, clock, options, through_proxy=proxied, tls=tls)
     return HttpClient(target, clock, options)

@@ -11,8 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.adapters import EngineError, EngineSettings
+from harness.adapters import (
+    EngineError,
+    EngineSettings,
+    RequestShape,
+    checked_body,
+    checked_headers,
+    checked_lora,
+)
 from harness.adapters.attached import Attached, attach
+from harness.commands.arguments import given_for_requests
 from harness.experiment import AS_FOUND, RequestSets
 from harness.plan import PlannedArm, PlannedRun, RunConditions
 from harness.results import count
@@ -54,13 +62,16 @@ def planned_load(arguments: argparse.Namespace) -> tuple[PlannedRun, Attached]:
     if isinstance(workload, TraceReplay) and load.limit is not None:
         workload = replace(workload, limit=load.limit)
     _check_new(arguments.out)
-    if arguments.tokenizer is not None and arguments.api == "chat":
-        raise SpecError("--tokenizer is for prompts of token ids, and a chat has texts")
+    if arguments.tokenizer is not None and arguments.api != "completions":
+        raise SpecError(
+            f"--tokenizer is for prompts of token ids, and --api {arguments.api} takes texts"
+        )
+    shape = _shape(arguments)
     conditions = _conditions(arguments)
-    endpoint = _endpoint(arguments)
+    endpoint = _endpoint(arguments, shape)
     run = PlannedRun(
         key="load",
-        arm=_arm(arguments, endpoint),
+        arm=_arm(arguments, endpoint, shape),
         block=0,
         group=0,
         workload=workload,
@@ -115,13 +126,28 @@ def _conditions(arguments: argparse.Namespace) -> RunConditions:
     )
 
 
-def _endpoint(arguments: argparse.Namespace) -> Attached:
+def _shape(arguments: argparse.Namespace) -> RequestShape:
+    """Return what the options set of every request. Raises `SpecError`."""
+    try:
+        given = given_for_requests(arguments)
+        return RequestShape(
+            api=arguments.api,
+            body=checked_body(given.body),
+            headers=checked_headers(given.headers),
+            lora=checked_lora(given.lora),
+            verify_tls=given.verify_tls,
+        )
+    except ValueError as fault:
+        raise SpecError(str(fault)) from fault
+
+
+def _endpoint(arguments: argparse.Namespace, shape: RequestShape) -> Attached:
     """Return the server, once it answers. Raises `EngineError`."""
     wait_ns = _duration("--wait", arguments.wait)
     return attach(
         arguments.url,
         arguments.model,
-        api=arguments.api,
+        shape=shape,
         vocabulary=_vocabulary(arguments.tokenizer),
         wait_s=_WAIT_S if wait_ns is None else wait_ns / 1e9,
         token_wait_s=_TOKEN_WAIT_S if wait_ns is None else None,
@@ -131,7 +157,7 @@ def _endpoint(arguments: argparse.Namespace) -> Attached:
     )
 
 
-def _arm(arguments: argparse.Namespace, endpoint: Attached) -> PlannedArm:
+def _arm(arguments: argparse.Namespace, endpoint: Attached, shape: RequestShape) -> PlannedArm:
     """Return the server as the one arm of a plan: no toggle is set, its hardware is not known."""
     settings = EngineSettings(
         model=arguments.model,
@@ -142,6 +168,7 @@ def _arm(arguments: argparse.Namespace, endpoint: Attached) -> PlannedArm:
         url=arguments.url,
         api_key_env=arguments.api_key_env,
         model_check=not arguments.no_model_check,
+        shape=shape,
     )
     return PlannedArm(
         name=BASELINE_ARM,

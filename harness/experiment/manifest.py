@@ -44,7 +44,7 @@ def run_manifest(
         "model": run.arm.settings.model,
         "max_failed_share": run.conditions.max_failed_share,
         "skipped_rows": request_set.skipped,
-        "notes": [*request_set.notes, *outcome.notes],
+        "notes": [*run.arm.settings.shape.notes(), *request_set.notes, *outcome.notes],
     }
     ending = {"status": outcome.status, "reason": outcome.reason}
     try:

@@ -53,7 +53,7 @@ def prompt_counts(
         for one in answered
         if one.prompt_tokens is not None
     ]
-    as_ids = target.api != "chat" and target.vocabulary is not None
+    as_ids = target.api == "completions" and target.vocabulary is not None
     return {
         "form": "ids" if as_ids else target.api,
         "requests": len(pairs),

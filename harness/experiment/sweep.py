@@ -20,6 +20,7 @@ from harness.experiment.request_sets import RequestSets
 from harness.plan import EMBEDDED, Plan, PlannedArm, PlannedRun
 from harness.plan.printed import plan_document
 from harness.results.store import create_sweep, write_run, write_sweep
+from harness.sweep_file import text_without_headers
 from harness.timing import only_new_garbage
 
 _SHARED = "measured while {} measured on this machine too (--share-machine): times are disturbed"
@@ -180,5 +181,5 @@ class SweepRunner:
         return {
             **plan_document(self._plan),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "sweep": self._plan.spec.path.read_text(encoding="utf-8"),
+            "sweep": text_without_headers(self._plan.spec.path),
         }

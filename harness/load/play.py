@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.adapters import InProcessEngine, Target, Transport
+from harness.adapters import InProcessEngine, Target, Transport, masked
 from harness.client import RequestOptions, VirtualClient, playable
 from harness.interrupts import Interrupts, answering_interrupts
 from harness.load.client_facts import client_facts
@@ -99,11 +99,7 @@ def _without_keys(record: RequestRecord, target: Target) -> RequestRecord:
     """Return a record whose error repeats no key: servers quote what they refuse."""
     if record.error is None or not target.headers:
         return record
-    error = record.error
-    for value in target.headers.values():
-        for secret in (value, value.rpartition(" ")[2]):
-            error = error.replace(secret, "(not shown)")
-    return replace(record, error=error)
+    return replace(record, error=masked(record.error, target.headers))
 
 
 def _send(shards: Sequence[Shard], on_progress: OnProgress) -> list[ShardResult]:

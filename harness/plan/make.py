@@ -173,6 +173,8 @@ def _key(
         ],
         "toggles": labels(settings.toggles),
     }
+    if request := settings.shape.facts():  # absent: the key is that of a run before it had one
+        started_as["request"] = request
     return _digest(
         "run",
         started_as,

@@ -93,6 +93,7 @@ class PlannedRun:
             "flipped": {toggle: flip.facts() for toggle, flip in arm.flipped.items()},
             "workload": self.workload.name,
             "workload_kind": self.workload_kind,
+            "request": arm.settings.shape.facts(),
             "load": self._load_facts(),
             "seed": self.seed,
             "status": self.status,

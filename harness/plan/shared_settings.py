@@ -55,4 +55,5 @@ def _settings(arm: PlannedArm) -> Iterator[tuple[str, str]]:
         yield name, f"{getattr(settings, name)}"
     yield from labels(settings.toggles).items()
     yield "extra_args", " ".join(settings.extra_args)
+    yield "requests", settings.shape.describe()
     yield "env", " ".join(sorted(settings.env))  # their values may be secrets

@@ -7,6 +7,7 @@ from harness.sweep_file.problems import Place, Problem, SpecError, did_you_mean
 from harness.sweep_file.quantities import duration_ns, duration_text, plain_number
 from harness.sweep_file.sweep_spec import EngineChoice, SweepSpec, load_sweep
 from harness.sweep_file.toggles import ToggleChoice, read_toggles
+from harness.sweep_file.yaml_source import text_without_headers
 
 __all__ = [
     "BASELINE_ARM",
@@ -29,4 +30,5 @@ __all__ = [
     "load_sweep",
     "plain_number",
     "read_toggles",
+    "text_without_headers",
 ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.adapters import Runtime, ToggleValue
+from harness.adapters import AS_MADE, RequestShape, Runtime, ToggleValue
 from harness.adapters.process import environment_folder
 from harness.sweep_file.designs import design_fault
 from harness.sweep_file.form import (
@@ -61,6 +61,7 @@ class EngineChoice:
     model: str | None = None  # what requests call it; None: as the sweep does
     api_key_env: str | None = None  # the variable that holds its key
     model_check: bool = True  # whether it must list or answer the model's name
+    shape: RequestShape = AS_MADE  # what the user sets of every request
     profile: Mapping[str, Any] | None = None  # fitted step times, by which it is predicted
 
 
@@ -177,6 +178,13 @@ def _engine_choice(form: Engine, folder: Path, *, cpu: bool) -> EngineChoice:
         model=form.model,
         api_key_env=form.api_key_env,
         model_check=form.model_check is not False,
+        shape=RequestShape(
+            api=form.api or "completions",
+            body=form.request or {},
+            headers=form.headers or {},
+            lora=form.lora or {},
+            verify_tls=True if form.verify_tls is None else form.verify_tls,
+        ),
         profile=None if form.profile is None else form.profile.facts(),
     )
 

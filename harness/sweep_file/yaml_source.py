@@ -8,7 +8,7 @@ silence), `on`/`off`/`yes`/`no` stay the words that they are (YAML 1.1 makes boo
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ _MOST_VALUES = 100_000  # a few nested aliases can stand for billions
 _NUMBER = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
 _DECIMAL = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
+_FROM_VARIABLE = re.compile(r"(?:(?:Bearer|Basic|Token) )?\$\{[^}]*\}")
+_HIDDEN = '"(not shown)"'
 _WORDS: dict[str, bool | None] = {
     "": None,
     "~": None,
@@ -60,6 +62,38 @@ def read_source(path: Path, environment: Mapping[str, str]) -> Source:
     if walk.problems:
         raise spec_error(str(path), walk.problems, walk.lines)
     return Source(path=path, data=data, lines=walk.lines)
+
+
+def text_without_headers(path: Path) -> str:
+    """Return the text of a sweep file, the values of its headers hidden: stores keep this text.
+
+    A value that is a `${VARIABLE}` stays. Raises `SpecError` as `read_source` does.
+    """
+    text = _text_of(path)
+    secrets = set(_header_values(_compose(text, path), inside=False, walked=set()))
+    for begin, end in sorted(secrets, reverse=True):
+        line_end = "\n" if text[begin:end].endswith("\n") else ""  # of a block, which has several
+        text = f"{text[:begin]}{_HIDDEN}{line_end}{text[end:]}"
+    return text
+
+
+def _header_values(
+    node: yaml.Node, *, inside: bool, walked: set[tuple[int, bool]]
+) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each scalar that stands inside a mapping named `headers`."""
+    if isinstance(node, yaml.ScalarNode):
+        if inside and not _FROM_VARIABLE.fullmatch(node.value):
+            yield node.start_mark.index, node.end_mark.index
+        return
+    if (id(node), inside) in walked:
+        return
+    walked.add((id(node), inside))
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _header_values(value, inside=inside or key.value == "headers", walked=walked)
+    else:
+        for item in node.value:
+            yield from _header_values(item, inside=inside, walked=walked)
 
 
 def _text_of(path: Path) -> str:

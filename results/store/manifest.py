@@ -230,6 +230,16 @@ class SloFacts(ManifestPart):
         return {name: limit for name, limit in self if limit is not None}
 
 
+class RequestFacts(ManifestPart):
+    """What a user set of every request of a run."""
+
+    api: str = "completions"
+    body: Mapping[str, Any] = {}  # fields merged into the body
+    headers: tuple[str, ...] = ()  # their names: values are stored nowhere
+    lora: Mapping[str, float] = {}  # adapter → share of the requests
+    verify_tls: bool | str = True  # a text: the file with the authorities
+
+
 class RunFacts(ManifestPart):
     """What is known of a run before it starts, as the plan in `sweep.json` lists it."""
 
@@ -248,6 +258,7 @@ class RunFacts(ManifestPart):
     flipped: Mapping[str, ToggleFlip] = {}
     workload: str
     workload_kind: str | None = None
+    request: RequestFacts | None = None  # None: requests as the harness makes them
     load: LoadFacts
     seed: int | None = None
     status: str

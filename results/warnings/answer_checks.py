@@ -7,7 +7,13 @@ from harness.results.store import RunManifest
 from harness.results.summary import RunWarning
 from harness.results.units import significant
 
-_FORMS = {"ids": "token ids", "completions": "text", "chat": "a chat"}
+_FORMS = {
+    "ids": "token ids",
+    "completions": "text",
+    "chat": "a chat",
+    "responses": "a text",
+    "messages": "a chat",
+}
 
 
 def longer_than_asked(metrics: RunMetrics, _: RunManifest) -> RunWarning | None:

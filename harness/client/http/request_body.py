@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from harness.adapters import API_PATHS, Target
+from harness.adapters import API_PATHS, Target, adapter_at
 from harness.client.base import Request
 from harness.client.http.live_history import prompt_ids, token_id_fields
 from harness.workloads.prompts import prompt_text
@@ -18,6 +19,8 @@ _HEADERS = {
     "Accept-Encoding": "identity",  # a packed stream would be read in lumps
     "User-Agent": "llm-serving-harness",
 }
+_LENGTH_FIELDS = {"responses": "max_output_tokens"}  # of an API that does not call it max_tokens
+_DRAWS = 1 << 64  # of an adapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +54,13 @@ def body_bytes(target: Target, options: RequestOptions, request: Request) -> byt
     """Return the JSON body of `request`; of what a server may not take, only what `target` lists.
 
     A chat is one user message: a recorded history stands inside it as text, so that all arms send
-    the same bytes, whatever the answers were.
+    the same bytes, whatever the answers were. The user's own fields replace those of the harness.
     """
-    body: dict[str, Any] = {"model": target.model, **_prompt(target, request)}
-    body |= {"max_tokens": request.output_tokens, "temperature": 0, "stream": True}
+    body: dict[str, Any] = {"model": _model(target, options, request), **_prompt(target, request)}
+    body[_length_field(target)] = request.output_tokens
+    if "temperature" not in target.refused:
+        body["temperature"] = 0
+    body["stream"] = True
     if "seed" in target.fields:
         body["seed"] = options.seed
     if "ignore_eos" in target.fields:
@@ -68,11 +74,32 @@ def body_bytes(target: Target, options: RequestOptions, request: Request) -> byt
         body["cache_salt"] = options.cache_salt
     if request.live:
         body |= token_id_fields(target)
+    body |= target.body
     return json.dumps(body, separators=(",", ":")).encode()
 
 
+def _model(target: Target, options: RequestOptions, request: Request) -> str:
+    """Return the model of a request: the base model, or an adapter drawn for its conversation.
+
+    The draw depends on the seed and the conversation only, so all arms send the same.
+    """
+    if not target.lora:
+        return target.model
+    drawn = hashlib.blake2b(f"{options.seed} {request.conversation}".encode(), digest_size=8)
+    point = int.from_bytes(drawn.digest()) / _DRAWS
+    return adapter_at(target.lora, point) or target.model
+
+
+def _length_field(target: Target) -> str:
+    if "max_tokens" in target.refused:
+        return "max_completion_tokens"
+    return _LENGTH_FIELDS.get(target.api, "max_tokens")
+
+
 def _prompt(target: Target, request: Request) -> dict[str, Any]:
-    if target.api == "chat":
+    if target.api == "responses":
+        return {"input": prompt_text(request.prompt)}
+    if target.api in ("chat", "messages"):
         return {"messages": [{"role": "user", "content": prompt_text(request.prompt)}]}
     if target.vocabulary is None:
         return {"prompt": prompt_text(request.prompt)}

@@ -4,6 +4,7 @@ from harness.commands.arguments.capacity import add_capacity
 from harness.commands.arguments.engines import add_engines
 from harness.commands.arguments.fit import add_fit
 from harness.commands.arguments.load import Once, add_calibrate, add_dialect, add_load, add_serve
+from harness.commands.arguments.requests import given_for_requests
 
 __all__ = [
     "Once",
@@ -14,4 +15,5 @@ __all__ = [
     "add_fit",
     "add_load",
     "add_serve",
+    "given_for_requests",
 ]

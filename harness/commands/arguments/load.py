@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from harness.commands.arguments.requests import add_requests
+
 DIALECTS = ("vllm", "sglang", "aiperf", "guidellm")
 
 _LOAD = "load an OpenAI-compatible server that runs already, and print what it did"
@@ -47,9 +49,7 @@ def add_load(commands: Any) -> argparse.ArgumentParser:
     )
     _add_traffic(load)
     _add_amount(load.add_argument_group("how much, closed loop (default) or open loop"))
-    load.add_argument(
-        "--api", choices=("completions", "chat"), default="completions", help="completions"
-    )
+    add_requests(load)
     load.add_argument(
         "--tokenizer",
         type=Path,

@@ -56,6 +56,7 @@ def _arm(arm: PlannedArm) -> dict[str, Any]:
         "engine_kind": arm.engine_kind,
         "launch_line": list(arm.launch_line),
         "gpus": arm.gpus,
+        "request": settings.shape.facts(),
         "toggles": labels(settings.toggles),
         "flipped": {toggle: flip.facts() for toggle, flip in arm.flipped.items()},
         "max_model_len": settings.max_model_len,

@@ -48,6 +48,7 @@ def print_plan(plan: Plan, console: Console) -> None:
         table(_arm_table(arms))
         command, *options = launch_lines(arms[0].launch_line)
         say([f"  baseline: {command}", *(f"    {line}" for line in options)], style="dim")
+        say(_requests(arms[0]), style="dim")
         say(_missing(arms[0]), style="yellow")
     say(["", "What each engine can follow, all else as in the baseline:"])
     matrix, footnotes = capability_rows(plan.capabilities)
@@ -116,6 +117,12 @@ def _table(heads: Sequence[tuple[str, JustifyMethod]], rows: Sequence[Sequence[s
 def _words_table(rows: Sequence[Sequence[str]]) -> Table:
     """Return a table of words under the first row."""
     return _table([(head, "left") for head in rows[0]], rows[1:])
+
+
+def _requests(arm: PlannedArm) -> Iterator[str]:
+    if shape := arm.settings.shape.describe():
+        yield f"  every request: {shape}"
+    yield from (f"  {note}" for note in arm.settings.shape.notes())
 
 
 def _missing(arm: PlannedArm) -> Iterator[str]:

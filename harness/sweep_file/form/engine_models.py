@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -13,8 +14,10 @@ from pydantic import (
     model_validator,
 )
 
+from harness.adapters import API_PATHS, checked_body, checked_headers, checked_lora
 from harness.adapters.embedded import StepProfile, read_profile
 from harness.sweep_file.form.field_models import Form, Name, SomeTime, Text, existing_file, one_of
+from harness.sweep_file.quantities import positive_share
 
 LATER_ENGINES = ("sglang", "tensorrt-llm", "url")
 ATTACHED = "url"  # the engine that is a server which runs already
@@ -56,6 +59,28 @@ def _profile(text: object, info: ValidationInfo) -> StepProfile | None:
     return None if text is None else read_profile(existing_file(text, info))
 
 
+def _headers(value: object) -> dict[str, str] | None:
+    """Return the headers of every request; no error repeats a value, which may be a secret."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise ValueError("expected a mapping from header names to values")  # noqa: TRY004 - pydantic takes no other
+    return checked_headers(value)
+
+
+def _lora(value: object) -> object:
+    if not isinstance(value, Mapping):
+        return value
+    return checked_lora({name: positive_share(share) for name, share in value.items()})
+
+
+def _verify_tls(value: object, info: ValidationInfo) -> bool | str | None:
+    words = {"on": True, "off": False}
+    if value is None or isinstance(value, bool) or value in words:
+        return words[value] if isinstance(value, str) else value
+    return str(existing_file(value, info))
+
+
 class Engine(Form):
     """One engine of the sweep; the embedded one needs no more than its name."""
 
@@ -73,6 +98,24 @@ class Engine(Form):
         Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None,
         BeforeValidator(_key_variable),
     ] = None
+    api: Annotated[str, BeforeValidator(one_of(tuple(API_PATHS)))] | None = None
+    request: Annotated[dict[str, Any], AfterValidator(checked_body)] | None = None
+    headers: Annotated[dict[str, str] | None, PlainValidator(_headers)] = None
+    lora: Annotated[dict[str, float], BeforeValidator(_lora)] | None = None
+    verify_tls: Annotated[bool | str | None, PlainValidator(_verify_tls)] = None
+
+    @model_validator(mode="after")
+    def _requests_that_are_sent(self) -> Self:
+        shaping = ("api", "request", "headers", "lora", "verify_tls")
+        given = [name for name in shaping if getattr(self, name) is not None]
+        if given and self.engine == EMBEDDED:
+            raise ValueError(
+                f"{self.engine} runs inside the harness and gets no HTTP requests; leave out "
+                f"{' and '.join(given)}"
+            )
+        if self.verify_tls is not None and not (self.url or "").lower().startswith("https:"):
+            raise ValueError("verify_tls has an effect on an https:// url only; leave it out")
+        return self
 
     @model_validator(mode="after")
     def _attached_or_started(self) -> Self:

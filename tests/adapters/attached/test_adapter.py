@@ -173,8 +173,12 @@ def command_lines() -> list[bytes]:
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
-        (None, "", "answers 401: it wants an API key"),
-        ("THEIR_KEY", "wrong", "answers 401: it does not take the key in THEIR_KEY"),
+        (None, "", "answers 401: no such key:\\nif it needs an API key"),
+        (
+            "THEIR_KEY",
+            "wrong",
+            r"answers 401: no such key: \(not shown\)\nit may not take the key in THEIR_KEY",
+        ),
         ("THEIR_KEY", "", "the variable THEIR_KEY is not set"),
         ("THEIR_KEY", "a\nb", "holds signs that no API key has"),
     ],

@@ -8,6 +8,7 @@ from gateway import Gateway, serving
 from harness.adapters.attached import attach
 from harness.adapters.attached.address import api_roots
 from harness.adapters.base import EngineError
+from harness.adapters.request_shape import RequestShape
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ def test_requests_go_below_the_root_that_answers(
 ) -> None:
     """With a list of models as without; the note names the address in use."""
     with serving(Gateway(prefix=prefix, listed=listed)) as gateway:
-        found = attach(gateway.url + given, "m", api=api)
+        found = attach(gateway.url + given, "m", shape=RequestShape(api=api))
 
     route = {"completions": "/completions", "chat": "/chat/completions"}[api]
     assert found.transport.endpoint == gateway.url + prefix + route

@@ -46,6 +46,7 @@ class RawServer(http.server.ThreadingHTTPServer):
         self.answer = answer
         self.pause_s = pause_s
         self.bodies: list[dict[str, Any]] = []
+        self.heads: list[tuple[str, dict[str, str]]] = []  # path and headers of each request
         self.ended = threading.Event()
 
     @property
@@ -62,6 +63,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     server: RawServer
 
     def do_GET(self) -> None:
+        self.server.heads.append((self.path, dict(self.headers)))
         known = self.path == "/v1/models"
         body = b'{"data":[{"id":"m"}]}' if known else b"{}"
         self.send_response(200 if known else 404)
@@ -70,6 +72,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_POST(self) -> None:
+        self.server.heads.append((self.path, dict(self.headers)))
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.bodies.append(asked)
         self.server.ended.wait(self.server.pause_s)
