@@ -16,7 +16,7 @@ from harness.adapters.base import (
 from harness.adapters.embedded import EmbeddedAdapter, InProcessEngine
 from harness.adapters.endpoint import Endpoint, EngineAdapter, Transport
 from harness.adapters.gpus import remark
-from harness.adapters.http_queries import masked, through_proxy
+from harness.adapters.http_queries import NO_REPLY, masked, query, through_proxy
 from harness.adapters.request_shape import (
     API_PATHS,
     AS_MADE,
@@ -39,6 +39,7 @@ __all__ = [
     "BASELINE",
     "ENGINES",
     "GPU_TOGGLES",
+    "NO_REPLY",
     "TOGGLES",
     "Endpoint",
     "EngineAdapter",
@@ -57,6 +58,7 @@ __all__ = [
     "checked_headers",
     "checked_lora",
     "masked",
+    "query",
     "remark",
     "through_proxy",
     "tls_context",

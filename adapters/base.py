@@ -198,6 +198,7 @@ class Target:
     # Fields of every request that this server refuses: `temperature` is left out, `max_tokens`
     # is sent as `max_completion_tokens`.
     refused: frozenset[str] = frozenset()
+    engine_pid: int | None = None  # of the engine's first process, where it was started here
 
     virtual_time: ClassVar[Literal[False]] = False
     counts_prompts: ClassVar[Literal[True]] = True  # by a tokenizer and a template of its own

@@ -161,7 +161,7 @@ def _one_server(start: ServerStart, folder: Path) -> Iterator[Server]:
             start=start,
             processes=processes,
             # only now: the engine may have loaded the model's files while it started
-            target=replace(target, vocabulary=_vocabulary(start, env)),
+            target=replace(target, vocabulary=_vocabulary(start, env), engine_pid=processes.pid),
             command=tuple(command),
             env=env,
             startup_s=startup_s,

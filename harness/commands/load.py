@@ -47,6 +47,8 @@ def load(arguments: argparse.Namespace) -> int:
     (result,) = summary.runs
     if result.status == "interrupted":
         _say(f"interrupted: {result.reason}")
+    if result.status == "failed":
+        _say(f"failed: {result.reason}")
     if arguments.out is not None:
         _say(f"wrote {arguments.out}")
     return {"ok": 0, "interrupted": _INTERRUPTED}.get(result.status, 1)

@@ -38,6 +38,7 @@ from harness.load import (
     PlayInterrupted,
     RequestSet,
     Schedule,
+    engine_ended,
     play_on,
     steady_seed,
     worker_count,
@@ -110,7 +111,26 @@ class Measurement:
                 raise
             outcome = self._outcome(cut.result, start, self._cut_short(cut))
             raise MeasurementInterrupted(outcome) from cut
+        if result.gave_up is not None:
+            return self._lost(result, start, result.gave_up)
         return self._outcome(result, start)
+
+    def _lost(self, result: LoadResult, start: _Start, reason: str) -> Outcome:
+        """Return the outcome of a run whose server is gone: its counters cannot be read."""
+        ended, requests = len(result.records), self._request_set.requests
+        if not self._transport.virtual_time and engine_ended(self._transport):
+            try:
+                self._endpoint.counters()
+            except EngineError as error:  # with the cause, from the engine's log
+                reason = f"{error_line(error)}; {reason}"
+        return Outcome(
+            records=result.records,
+            status="failed",
+            reason=f"{reason}; {ended} of {requests} requests had ended",
+            facts={**self._played_facts(result, start), **self._request_facts(result.records)},
+            notes=result.notes,
+            engine_died=True,
+        )
 
     def _options(self) -> RequestOptions:
         run = self._run
@@ -146,9 +166,9 @@ class Measurement:
         def play(conversations: tuple[Conversation, ...]) -> list[RequestRecord]:
             schedule, workers = ClosedLoop(concurrency=slots), run.conditions.workers or 1
             transport = self._transport
-            return play_on(
-                transport, schedule, conversations, lambda _: None, options, workers
-            ).records
+            return _records(
+                play_on(transport, schedule, conversations, lambda _: None, options, workers)
+            )
 
         if run.conditions.warmup_requests is not None:
             given = given_requests(run, request_sets, run.conditions.warmup_requests)
@@ -167,9 +187,9 @@ class Measurement:
         def play(
             schedule: Schedule, conversations: tuple[Conversation, ...]
         ) -> list[RequestRecord]:
-            return play_on(
-                self._transport, schedule, conversations, lambda _: None, options
-            ).records
+            return _records(
+                play_on(self._transport, schedule, conversations, lambda _: None, options)
+            )
 
         if run.conditions.cache == "primed":
             at_once = run.load.concurrency or run.load.max_concurrency or 1
@@ -178,7 +198,7 @@ class Measurement:
             caches = run.arm.settings.toggles["prefix_caching"].kind == "on"
             return steady(
                 lambda number: self._request_sets.drawn(run, steady_seed(run.seed, number)),
-                lambda others: self._play(others, options, ramp_ns).records,
+                lambda others: _records(self._play(others, options, ramp_ns)),
                 endpoint.facts().get("kv_tokens") if caches else None,
                 run.conditions.max_failed_share,
             )
@@ -296,6 +316,16 @@ class Measurement:
         if failed > self._run.conditions.max_failed_share * len(records):
             return "failed", f"{failed} of {len(records)} requests failed"
         return "ok", None
+
+
+def _records(result: LoadResult) -> list[RequestRecord]:
+    """Return the records of requests before a run.
+
+    Raises `EngineError` where the server is gone.
+    """
+    if result.gave_up is not None:
+        raise EngineError(f"before the run {result.gave_up}")
+    return result.records
 
 
 def error_line(error: EngineError) -> str:

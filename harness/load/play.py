@@ -31,6 +31,7 @@ class LoadResult:
     origin_ns: int  # what the records' times count from, on that clock
     client: dict[str, Any] | None  # what its certificate is made from; None: virtual time
     notes: tuple[str, ...] = ()
+    gave_up: str | None = None  # why it was ended early: its server is gone
 
 
 class PlayInterrupted(KeyboardInterrupt):
@@ -67,7 +68,8 @@ def play_http(
     """Return the records of one run over HTTP, in real time, sent by `workers` processes.
 
     One is this process itself. Raises `EngineError` when a process may not open so many
-    connections, and `PlayInterrupted` with what has ended when the user interrupts it.
+    connections, and `PlayInterrupted` with what has ended when the user interrupts it. Where the
+    server is gone the result has what ended before, and the reason.
     """
     if isinstance(schedule, ClosedLoop):
         schedule = schedule.slots(len(conversations))
@@ -88,7 +90,10 @@ def play_http(
         origin_ns=whole.origin_ns,
         client=client_facts(results, whole, _wall_ahead_ns() - ahead_ns),
         notes=(*remarks, *_notes(results)),
+        gave_up=_gave_up(results),
     )
+    if result.gave_up is not None:
+        return result
     cut_off = [one.cut_off for one in results if one.cut_off is not None]
     if cut_off:
         raise PlayInterrupted(result, sum(cut_off))
@@ -141,6 +146,15 @@ def _play_virtual(
 def _wall_ahead_ns() -> int:
     """Return how far the wall clock is ahead of the monotonic one; it changes when it is set."""
     return time.time_ns() - time.perf_counter_ns()
+
+
+def _gave_up(results: Sequence[ShardResult]) -> str | None:
+    """Return why the load was ended, and how many requests it cut off; None: it was not."""
+    reason = next((one.gave_up for one in results if one.gave_up is not None), None)
+    cut_off = sum(one.cut_off or 0 for one in results)
+    if reason is None or not cut_off:
+        return reason
+    return f"{reason}; {cut_off} requests in flight were cut off"
 
 
 def _notes(results: Sequence[ShardResult]) -> tuple[str, ...]:

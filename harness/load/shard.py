@@ -6,15 +6,17 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import uvloop
 
 from harness.adapters import EngineError, Target
 from harness.client import RequestOptions, allow_open_files, client_for
+from harness.load import server_watch
 from harness.load.loadgen import CANCELLED, Session, play_sessions
 from harness.load.schedule import OpenLoop, Slots
+from harness.load.server_watch import Patience, ServerWatch
 from harness.results.store import RequestRecord
 from harness.timing import Alarm, LoopLag, MonotonicClock, going_first, no_garbage_collection
 
@@ -39,6 +41,7 @@ class Shard:
     sessions: tuple[Session, ...]
     origin_ns: int  # of the run's clock, on the machine's monotonic clock
     processes: int = 1  # that send the run together
+    patience: Patience = field(default_factory=lambda: server_watch.PATIENCE)
 
     @property
     def most_at_once(self) -> int:
@@ -60,6 +63,7 @@ class ShardResult:
     open_files_limit: int
     facts: dict[str, Any]  # as in a manifest's client.workers
     cut_off: int | None = None  # requests in flight when it was stopped; None: it ended by itself
+    gave_up: str | None = None  # why it was stopped by itself: its server is gone
 
 
 def marked(results: Sequence[ShardResult], *, interrupted: bool) -> list[ShardResult]:
@@ -69,7 +73,7 @@ def marked(results: Sequence[ShardResult], *, interrupted: bool) -> list[ShardRe
     """
     if not interrupted:
         return list(results)
-    return [replace(one, cut_off=one.cut_off or 0) for one in results]
+    return [replace(one, cut_off=one.cut_off or 0, gave_up=None) for one in results]
 
 
 def split(shard: Shard, workers: int) -> tuple[Shard, ...]:
@@ -132,10 +136,17 @@ async def _send(
         await client.connect(min(shard.most_at_once, _OPENED_BEFOREHAND))
         with no_garbage_collection():  # before the start: a collection takes as long as many sends
             async with beginning(playing.stop) as begin_ns:
+                watch = ServerWatch(shard.target, client, clock, shard.patience)
+
+                def take(record: RequestRecord) -> None:
+                    ended.append(record)
+                    watch.take(record)
+
                 with (
                     going_first(shard.processes) as priority,
                     LoopLag() as lag,
                     _count(on_progress, ended),
+                    watch.over(playing.stop),
                 ):
                     used = _used()
                     play = play_sessions(
@@ -144,7 +155,7 @@ async def _send(
                         shard.schedule,
                         shard.sessions,
                         begin_ns,
-                        progress=ended.append,
+                        progress=take,
                     )
                     whole = await playing.over(play)
                     wall_s, cpu_s = (now - then for now, then in zip(_used(), used, strict=True))
@@ -167,6 +178,7 @@ async def _send(
                 "recorded_turns": client.recorded_turns,
             },
             cut_off=None if whole else in_flight,
+            gave_up=watch.reason,
         )
 
 

@@ -81,6 +81,8 @@ def _collected(pipes: Sequence[Connection], on_progress: OnProgress) -> list[Sha
             message = _received(pipe)
             if isinstance(message, ShardResult):
                 results[place] = message
+                if message.gave_up is not None:
+                    _stop([other for other in pipes if other is not pipe])
             else:
                 on_progress(message)
     return [results[place] for place in range(len(pipes))]

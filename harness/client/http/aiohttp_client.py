@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Self
@@ -70,6 +71,7 @@ class AiohttpClient(RecordingClient):
             "than when they came"
         )
         self.opened_connections = 0
+        self._last_read_ns: int | None = None
         self._url = endpoint(target).geturl()
         self._through_proxy = through_proxy
         self._tls: ssl.SSLContext | bool = tls or True
@@ -86,6 +88,9 @@ class AiohttpClient(RecordingClient):
             auto_decompress=False,  # no packed answer was requested; a small one may unpack to GBs
         )
         return self
+
+    def _open_reads_ns(self) -> Iterable[int]:
+        return () if self._last_read_ns is None else (self._last_read_ns,)
 
     async def _close(self) -> None:
         await self._session.close()
@@ -149,7 +154,8 @@ class AiohttpClient(RecordingClient):
             sending.whole = True
 
     def _take(self, sending: _AiohttpSending, data: bytes) -> None:
-        sending.times_ns.append(self._clock.now_ns())
+        self._last_read_ns = self._clock.now_ns()
+        sending.times_ns.append(self._last_read_ns)
         sending.reads.append(data)
         sending.read_bytes += len(data)
         more_bytes = len(data) + READ_BYTES

@@ -8,6 +8,7 @@ reached nobody. The record counts from the first sending.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -58,6 +59,9 @@ class HttpClient(RecordingClient):
     async def __aenter__(self) -> Self:
         allow_open_files()
         return self
+
+    def _open_reads_ns(self) -> Iterable[int]:
+        return self._pool.last_reads_ns()
 
     async def _close(self) -> None:
         await self._pool.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 
 from harness.client.base import network_error_kind
 from harness.client.http.connection import Connection, FlightBudget, open_connection
@@ -80,6 +81,12 @@ class Pool:
         if connection.kept:
             connection.idle_since_ns = self._clock.now_ns()
             self._idle.append(connection)
+
+    def last_reads_ns(self) -> Iterator[int]:
+        """Yield the time of the last read of each open connection, on the clock of the run."""
+        for connection in self._open:
+            if connection.times_ns:
+                yield connection.times_ns[-1] - self._clock.origin_ns
 
     async def close(self) -> None:
         """Close all connections, lent ones too, and return when none is open."""

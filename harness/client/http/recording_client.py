@@ -36,6 +36,10 @@ class RecordingClient(ABC):
         self._messages: dict[str, bytes] = {}
         self._kept = KeptAnswers(keep_bytes)
         self._live = LiveAnswers(keep_bytes)
+        self._in_flight: dict[str, int] = {}  # request → when it was sent; the oldest first
+        self._heard_ns: int | None = None  # the last read of the answers that ended
+        # When the first request was sent after the last answer that brought a byte ended.
+        self._unheard_since_ns: int | None = None
         self._budget = FlightBudget(FLIGHT_BYTES)
 
     def share_memory(self, processes: int) -> None:
@@ -69,9 +73,34 @@ class RecordingClient(ABC):
     async def send(self, request: Request, scheduled_ns: int) -> RequestRecord:
         """Send now and return the record once the response has ended, as yet unread."""
         message = self._messages.pop(request.request_id, None) or self._message(request)
-        exchange = await self._exchange(request, message, scheduled_ns)
+        now_ns = self._in_flight[request.request_id] = self._clock.now_ns()
+        if self._unheard_since_ns is None:
+            self._unheard_since_ns = now_ns
+        try:
+            exchange = await self._exchange(request, message, scheduled_ns)
+        finally:
+            del self._in_flight[request.request_id]
+        if exchange.read_times_ns:
+            last_ns = exchange.read_times_ns[-1] - exchange.origin_ns
+            self._heard_ns = max(last_ns, self._heard_ns or last_ns)
+            self._unheard_since_ns = None
         self._live.keep(exchange)
         return self._kept.keep(exchange)
+
+    def waiting_since_ns(self) -> int | None:
+        """Return since when requests wait for a byte; None: none is in flight.
+
+        Those that ended without a byte count too: a short time-out hides no silence.
+        """
+        oldest_ns = next(iter(self._in_flight.values()), None)
+        if oldest_ns is None or self._unheard_since_ns is None:
+            return oldest_ns
+        return min(oldest_ns, self._unheard_since_ns)
+
+    def last_read_ns(self) -> int | None:
+        """Return when the last byte of any answer was read; None: none was."""
+        times_ns = [*self._open_reads_ns(), *([] if self._heard_ns is None else [self._heard_ns])]
+        return max(times_ns, default=None)
 
     def continued(self, request: Request, before: Request) -> Request:
         """Return `request` with the server's answer to `before`, and make its bytes."""
@@ -86,6 +115,10 @@ class RecordingClient(ABC):
     def _message(self, request: Request) -> bytes:
         """Return the bytes that `_exchange` sends for `request`: its body."""
         return body_bytes(self._target, self._options, request)
+
+    @abstractmethod
+    def _open_reads_ns(self) -> Iterable[int]:
+        """Return the time of the last read of each answer in flight."""
 
     @abstractmethod
     async def _close(self) -> None:

@@ -6,7 +6,8 @@ FAULTS are words joined by commas, `-` for none:
   start=S          listens after S seconds          never-listens, never-healthy, never-generates
   dies-of=KIND     oom, model, port, worker, nothing: writes such a log and ends while it starts
   cold=S           the first six completions begin S seconds late, as where kernels compile
-  crashes-at=N     ends in the N-th completion      ignores-sigterm, orphan (a worker that hides)
+  crashes-at=N, freezes-at=N   ends or stops in the N-th completion
+  ignores-sigterm, orphan (a worker that hides)
   deaf-to-on, deaf-to-off     --(no-)enable-prefix-caching is taken and does nothing
   lies             the configuration it tells is the one asked for, whatever it does
   serves=NAME      is another model's server        no-dev, reset-fails, reset-is-silent
@@ -291,6 +292,8 @@ class Handler(BaseHTTPRequestHandler):
             if self.server.completions >= int(faults.get("crashes-at", 10**9)):
                 say("(EngineCore pid=7) ERROR 11-30 01:02:03 [core.py:1] ValueError: lost device")
                 os._exit(139)
+            if self.server.completions >= int(faults.get("freezes-at", 10**9)):
+                os.kill(os.getpid(), signal.SIGSTOP)
             if self.server.completions <= COLD_ANSWERS:
                 time.sleep(float(faults.get("cold", 0)))
             prompt = asked["prompt"]
