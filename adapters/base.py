@@ -144,6 +144,16 @@ class EngineSettings:
         whole = self.max_model_len if self.kind("chunked_prefill") == "off" else 0
         return max(self.max_batched_tokens, whole)
 
+    def base(self) -> dict[str, str]:
+        """Return the requested settings that are no toggles, as results store them."""
+        return {
+            "dtype": self.dtype,
+            "max_model_len": str(self.max_model_len),
+            "max_num_seqs": str(self.running_limit),
+            "max_batched_tokens": str(self.step_tokens),
+            "memory_utilization": f"{self.memory_utilization:g}",
+        }
+
     def kind(self, toggle: str) -> str:
         """Return the kind of a toggle's value, such as `on`."""
         return self.toggles[toggle].kind

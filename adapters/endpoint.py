@@ -37,7 +37,7 @@ class Endpoint(Protocol):
         ...
 
     def effective(self) -> Mapping[str, str]:
-        """Return the configuration that the engine reports: toggle name → value label."""
+        """Return the configuration that the engine reports: toggle or base setting → value."""
         ...
 
     def counters(self) -> ServerCounters:

@@ -6,6 +6,7 @@ they share is here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -30,6 +31,39 @@ def effective_labels(
         if reported:
             labels[toggle] = next((one for one in reported if one != value.label), reported[0])
     return labels
+
+
+def base_labels(sources: Mapping[str, Labels], requested: Mapping[str, str]) -> dict[str, str]:
+    """Return base setting → value, of all that the engine reports anything of.
+
+    Where its sources disagree, the one that contradicts the requested value is returned.
+    """
+    labels = {}
+    for name, wanted in requested.items():
+        reported = [label for label in sources.get(name, ()) if label is not None]
+        if reported:
+            differing = (label for label in reported if not same_value(label, wanted))
+            labels[name] = next(differing, wanted)
+    return labels
+
+
+def same_value(reported: str, requested: str) -> bool:
+    """Return whether two values are one: numbers that differ by their digits only are."""
+    try:
+        return math.isclose(float(reported), float(requested), rel_tol=1e-6)
+    except ValueError:
+        return reported == requested
+
+
+def dtype_of(value: Any) -> str | None:
+    """Return the name of a data type, as `torch.bfloat16` or `half`; None where not reported."""
+    name = text_of(value)
+    if name is None:
+        return None
+    bare = name.lower().rpartition(".")[2]
+    return {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "float": "float32"}.get(
+        bare, bare
+    )
 
 
 def always(label: str | None) -> Reader[object]:

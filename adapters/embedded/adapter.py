@@ -59,7 +59,8 @@ class EmbeddedEndpoint:
 
     def effective(self) -> Mapping[str, str]:
         """Return what the core runs, read back from its own configuration."""
-        return _effective(self.core.config, self._settings)
+        # Base settings are those that it was made from: the core changes none.
+        return {**_effective(self.core.config, self._settings), **self._settings.base()}
 
     def counters(self) -> ServerCounters:
         """Return the core's running totals."""

@@ -14,7 +14,26 @@ from dataclasses import dataclass
 from harness.adapters.base import EngineError
 from harness.adapters.process.launch import Launched
 
+_LOOK = "look at the whole log"
 _CRASHED = "a crash of the program itself: look at its log and at the system's"
+_SMALL_CACHE = (
+    "the weights leave too little for the KV cache: raise memory_utilization, lower max_model_len, "
+    "or take more GPUs"
+)
+_HOST_FULL = (
+    "the memory of the host is full: end other programs, take a smaller model, or a machine with "
+    "more memory"
+)
+_LONGEST_CONTEXT = re.compile(r"estimated maximum model length is (\d+)")
+_OOM_KILLED = f"the kernel's OOM killer ended it: {_HOST_FULL}"
+_NOT_OOM_KILLED = (
+    "the kernel's OOM killer ended no process meanwhile, so another program or the engine itself "
+    "sent SIGKILL: look at the whole log"
+)
+_PERHAPS_OOM_KILLED = (
+    "most often that is the kernel's OOM killer, short of memory: `dmesg` names what it ended"
+)
+_KILLED_CODES = (-signal.SIGKILL, 128 + signal.SIGKILL)  # of a process, and of a shell or container
 _LONGEST = 400  # characters of a log line that are worth repeating
 
 # The prefix of a message: "(Worker pid=12) ERROR 11-30 01:04:10 [core.py:1510] ",
@@ -24,7 +43,9 @@ _PREFIX = re.compile(
     r"(?:\[[\d/]+-[\d:]+\] \[TRT-LLM\] (?:\[RANK \d+\] )?\[[EF]\] )?"
     r"(?:\[[\d-]+ [\d:]+(?: [A-Z]+\d+)*\] )?"
 )
-_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Failure)(?::.*)?$")
+_EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Failure)|Exception)(?::.*)?$"
+)
 _USAGE = re.compile(
     r"^[\w. -]+: error: .+"  # of argparse
     r"|^Error: (?:No such option|Invalid value|Missing \w+|Option '|Got unexpected).*"  # of click
@@ -48,17 +69,40 @@ _KINDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ),
     (
         "out of memory",
-        ("try to increase --mem-fraction-static|Memory pool size is too small",),
-        "what the weights leave holds no KV: raise memory_utilization, or take more GPUs",
+        (
+            "(?:[Ii]ncrease|[Rr]aise) --mem-fraction-static|Memory pool size is too small",
+            "No available memory for the cache|[Ii]ncreasing `gpu_memory_utilization`",
+            "larger than the available KV cache memory|no GPU memory for the KV cache",
+            "(?:[Ii]nsufficient|[Nn]ot enough) (?:GPU )?memory for .*(?:KV|kv|cache)",
+        ),
+        _SMALL_CACHE,
     ),
     (
         "out of memory",
         (
-            "out of memory|OutOfMemory|MemoryError|not enough memory|Cannot allocate memory",
-            "[Ff]ree memory on device|No available memory for the cache|Available memory on node",
-            "larger than the available KV cache memory",
+            "[Ff]ree memory on device|Available memory on node|memory capacity is unbalanced",
+            "[Dd]ecrease GPU memory utilization",
         ),
-        "lower max_model_len or memory_utilization, free the device, or take more GPUs",
+        (
+            "less memory is free than memory_utilization requests: end the other programs that use "
+            "this memory, or lower memory_utilization"
+        ),
+    ),
+    (
+        "out of memory",
+        (
+            "CPUAllocator|Cannot allocate memory|^MemoryError|ArrayMemoryError",
+            "Unable to allocate .* for an array",
+        ),
+        _HOST_FULL,
+    ),
+    (
+        "out of memory",
+        ("out of memory|OutOfMemory|not enough memory|mem-fraction-static to a smaller value",),
+        (
+            "weights, KV cache and one step do not fit together: lower memory_utilization, "
+            "max_num_seqs or max_batched_tokens, or take more GPUs"
+        ),
     ),
     (
         "model not found",
@@ -114,28 +158,44 @@ class Failure:
     advice: str
 
 
-def diagnose(code: int, log: str) -> Failure:
-    """Return why an engine ended with exit code `code`, as far as its log shows."""
+def diagnose(code: int, log: str, *, oom_kills: int | None = None) -> Failure:
+    """Return why an engine ended with exit code `code`, as far as its log shows.
+
+    `oom_kills` is the number of processes that the kernel's OOM killer ended meanwhile; None where
+    that cannot be read.
+    """
     causes = list(_causes(log))
     for cause in causes:
         for kind, patterns, advice in _KINDS:
             if any(re.search(pattern, cause) for pattern in patterns):
-                return Failure(kind, cause, advice)
-    killed = f"killed by {signal.Signals(-code).name}" if code < 0 else None
+                return Failure(kind, cause, _advice(advice, cause))
     died = next((line for line in map(_bare, log.splitlines()) if _DIED.search(line)), None)
+    killed = code in _KILLED_CODES
+    if oom_kills and (killed or died):
+        return Failure("out of memory", died or _last(log), _OOM_KILLED)
     if causes:
-        return Failure("worker died" if died else "unknown", causes[0], "look at the whole log")
-    if died or killed:
-        by_system = died or code == -signal.SIGKILL
-        advice = "often the system, short of memory: see its own log" if by_system else _CRASHED
+        return Failure("worker died" if died else "unknown", causes[0], _LOOK)
+    if killed or (died and oom_kills is None):
+        advice = _PERHAPS_OOM_KILLED if oom_kills is None else _NOT_OOM_KILLED
         return Failure("worker died", died, advice)
-    return Failure("unknown", _last(log), "look at the whole log")
+    if died or code < 0:
+        return Failure("worker died", died, _LOOK if died else _CRASHED)
+    return Failure("unknown", _last(log), _LOOK)
+
+
+def _advice(advice: str, cause: str) -> str:
+    """Return the advice with the context length that would fit, where the engine names one."""
+    longest = _LONGEST_CONTEXT.search(cause)
+    if longest is None:
+        return advice
+    return advice.replace("lower max_model_len", f"lower max_model_len to {longest[1]} or less")
 
 
 def ended_error(what: str, code: int, processes: Launched) -> EngineError:
     """Return the error of an engine that ended by itself; `what` names engine and moment."""
-    failure = diagnose(code, processes.log())
+    failure = diagnose(code, processes.log(), oom_kills=processes.oom_kills())
     how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+    how += " (SIGKILL)" * (code == 128 + signal.SIGKILL)
     reason = "" if failure.kind == "unknown" else f": {failure.kind}"
     error_type = PortTakenError if failure.kind == "port taken" else EngineError
     error = error_type(f"{what}, with {how}{reason}")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from harness.adapters.base import EngineError
 from harness.adapters.process.guard import birth, descendants, removed, session_members
+from harness.adapters.process.oom_kills import oom_kills
 
 _GUARD = Path(__file__).with_name("guard.py")
 _NICE = 19  # of an engine that runs on the processors of its client
@@ -47,6 +48,7 @@ class Launched:
         if not sys.platform.startswith("linux"):
             raise EngineError("engines can be started on Linux only; elsewhere attach to a URL")
         self.log_path = log_path
+        self._oom_kills = oom_kills()
         self._removal = list(removal)
         places = [str(_GUARD), str(log_path), str(folder), json.dumps(self._removal)]
         self._guard = subprocess.Popen(  # noqa: S603  the command is the user's own
@@ -94,6 +96,11 @@ class Launched:
             words = self._read_line().split()
             self._code = int(words[1]) if words[:1] == ["ended"] else -signal.SIGKILL
         return self._code
+
+    def oom_kills(self) -> int | None:
+        """Return how many processes the OOM killer has ended since the start; None: not known."""
+        now = oom_kills()
+        return None if now is None or self._oom_kills is None else now - self._oom_kills
 
     def pids(self) -> set[int]:
         """Return the pids of all living processes of the engine."""

@@ -30,7 +30,7 @@ from harness.adapters.process import (
     running_endpoint,
     version_found,
 )
-from harness.adapters.reported_config import effective_labels
+from harness.adapters.reported_config import base_labels, effective_labels
 from harness.adapters.runtime import Runtime
 from harness.adapters.server_metrics import ServerMetrics
 from harness.adapters.sglang.checks import CHECKS, forced_off, owner
@@ -38,6 +38,7 @@ from harness.adapters.sglang.flags import SglangBuild, serve_words
 from harness.adapters.sglang.reported import (
     READERS,
     assumptions_of,
+    base_sources,
     reported_config,
     sizes_of,
     totals_of,
@@ -71,8 +72,11 @@ class SglangEndpoint(StartedEndpoint):
         self._weights_bytes = None if folder is None else weights_bytes(folder)
 
     def effective(self) -> Mapping[str, str]:
-        """Return SGLang's resolved arguments, toggle name → value label."""
-        return effective_labels(self._config, READERS, self._settings.toggles)
+        """Return SGLang's resolved arguments, toggle or base setting → value label."""
+        return {
+            **effective_labels(self._config, READERS, self._settings.toggles),
+            **base_labels(base_sources(self._config), self._settings.base()),
+        }
 
     def counters(self) -> ServerCounters:
         """Return SGLang's running totals. Raises `EngineError` when it has ended."""

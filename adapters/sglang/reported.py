@@ -19,6 +19,7 @@ from harness.adapters.reported_config import (
     always,
     backend_label,
     batching_label,
+    dtype_of,
     opposite,
     speculation_label,
     text_of,
@@ -230,6 +231,23 @@ def _expert_parallel(reported: SglangConfig, _: ToggleValue) -> Labels:
 
 def _number(name: str) -> Reader[SglangConfig]:
     return lambda reported, _: (text_of(reported.number(name)),)
+
+
+def base_sources(reported: SglangConfig) -> dict[str, Labels]:
+    """Return base setting → what each source reports of it.
+
+    A running limit that memory lowers is no other setting: `max_running_requests` stays as it was
+    set. Without chunks a step takes `max_prefill_tokens`.
+    """
+    chunk = reported.number("chunked_prefill_size")
+    most = chunk if chunk is None or chunk > 0 else reported.number("max_prefill_tokens")
+    return {
+        "dtype": (dtype_of(reported.get("dtype")),),
+        "max_model_len": (text_of(reported.get("context_length")),),
+        "max_num_seqs": (text_of(reported.get("max_running_requests")),),
+        "max_batched_tokens": (text_of(most),),
+        "memory_utilization": (text_of(reported.get("mem_fraction_static")),),
+    }
 
 
 READERS: Mapping[str, Reader[SglangConfig]] = {

@@ -27,7 +27,7 @@ from harness.adapters.process import (
     running_server,
     version_found,
 )
-from harness.adapters.reported_config import effective_labels
+from harness.adapters.reported_config import base_labels, effective_labels
 from harness.adapters.server_metrics import ServerMetrics
 from harness.adapters.tensorrt_llm.checks import CHECKS, check_args, forced_off
 from harness.adapters.tensorrt_llm.options import (
@@ -38,7 +38,7 @@ from harness.adapters.tensorrt_llm.options import (
     served_name,
 )
 from harness.adapters.tensorrt_llm.records import POLL_S, RecordReader
-from harness.adapters.tensorrt_llm.reported import READERS, reported_config
+from harness.adapters.tensorrt_llm.reported import READERS, base_sources, reported_config
 from harness.adapters.tensorrt_llm.stats import (
     CountingRules,
     IterationTotals,
@@ -68,10 +68,13 @@ class TensorRtLlmEndpoint(StartedEndpoint):
         self._at_start = self._metrics()
 
     def effective(self) -> Mapping[str, str]:
-        """Return what the start-up log and the series report, toggle name → value label."""
+        """Return what log and series report, toggle or base setting → value label."""
         blocks = self._records.totals.block_tokens
         config = reported_config(self._server.processes.log(), self._at_start, blocks)
-        return effective_labels(config, READERS, self._settings.toggles)
+        return {
+            **effective_labels(config, READERS, self._settings.toggles),
+            **base_labels(base_sources(config), self._settings.base()),
+        }
 
     def counters(self) -> ServerCounters:
         """Return the running totals. Raises `EngineError` when the server has ended.

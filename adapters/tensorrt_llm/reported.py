@@ -18,6 +18,7 @@ from harness.adapters.reported_config import (
     Reader,
     always,
     backend_label,
+    dtype_of,
     opposite,
     speculation_label,
     switch,
@@ -138,6 +139,17 @@ def _expert_parallel(reported: TensorRtLlmConfig, _: ToggleValue) -> Labels:
 
 def _block_size(reported: TensorRtLlmConfig, _: ToggleValue) -> Labels:
     return text_of(reported.block_tokens), reported.info("kv_cache", "page_size")
+
+
+def base_sources(reported: TensorRtLlmConfig) -> dict[str, Labels]:
+    """Return base setting → what each source reports of it."""
+    return {
+        "dtype": (dtype_of(reported.argument("dtype")),),
+        "max_model_len": (reported.argument("max_seq_len"),),
+        "max_num_seqs": (reported.argument("max_batch_size"),),
+        "max_batched_tokens": (reported.argument("max_num_tokens"),),
+        "memory_utilization": (_of_kv_cache(reported, "free_gpu_memory_fraction"),),
+    }
 
 
 def _of_kv_cache(reported: TensorRtLlmConfig, key: str) -> str | None:

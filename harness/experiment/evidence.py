@@ -1,5 +1,7 @@
 """Requested → effective → observed: whether a run really had the settings of its label.
 
+That of every toggle, and requested → effective of every base setting such as `max_num_seqs`.
+
 A toggle is *verified* when a counter of the server moved as it must, *contradicted* when the
 reported configuration or a counter shows the opposite (the run is void), *not exercised* when the
 load could not have moved the counter, and *unverifiable* when no counter shows it. What a stand-in
@@ -32,7 +34,7 @@ class Exercise:
 
 @dataclass(frozen=True, slots=True)
 class Triple:
-    """One toggle of one run: as requested, as the server reports it, and what a counter shows."""
+    """One toggle or base setting of one run: requested, reported, and shown by a counter."""
 
     requested: str
     effective: str | None
@@ -61,7 +63,10 @@ def examine(
     exercise: Exercise,
     engine_kind: str | None = None,
 ) -> dict[str, Triple]:
-    """Return the triple of each toggle; `counters` are the differences over the run.
+    """Return the triple of each toggle and each base setting.
+
+    `counters` are the differences over the run. No counter shows a base setting: the engine's own
+    report verifies it.
 
     Of a stand-in (`engine_kind`) nothing is verified.
     """
@@ -79,21 +84,34 @@ def examine(
         if verdict == VERIFIED and engine_kind == STAND_IN:
             verdict = UNVERIFIABLE
         triples[toggle] = Triple(value.label, reported, observed, verdict)
+    if AS_IT_IS in settings.toggles.values():  # nothing was requested of this server
+        return triples
+    for name, wanted in settings.base().items():
+        verdict = _by_report(wanted, effective.get(name), engine_kind)
+        triples[name] = Triple(wanted, effective.get(name), None, verdict)
     return triples
 
 
+def _by_report(requested: str, reported: str | None, engine_kind: str | None) -> str:
+    if reported is None:
+        return UNVERIFIABLE
+    if requested not in (reported, "auto"):
+        return CONTRADICTED
+    return UNVERIFIABLE if engine_kind == STAND_IN else VERIFIED
+
+
 def contradictions(triples: Mapping[str, Triple]) -> list[str]:
-    """Return one sentence for each contradicted toggle; any makes the run void."""
+    """Return one sentence for each contradicted value; any makes the run void."""
     return [
-        f"{toggle}: {triple.requested} was asked for, the server says "
-        f"{triple.effective or 'nothing'} and its counter shows {_shown(triple.observed)}"
-        for toggle, triple in triples.items()
+        f"{name}: {triple.requested} was requested, the server reports "
+        f"{triple.effective or 'nothing'}{_shown(triple.observed)}"
+        for name, triple in triples.items()
         if triple.verdict == CONTRADICTED
     ]
 
 
 def _shown(observed: float | None) -> str:
-    return "nothing" if observed is None else f"{observed:.4g}"
+    return "" if observed is None else f" and its counter shows {observed:.4g}"
 
 
 def _prefix_caching(seen: _Observation) -> _Finding:

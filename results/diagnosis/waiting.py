@@ -7,7 +7,7 @@ from harness.results.diagnosis.kv_cache import kv_room
 from harness.results.diagnosis.limits import LIMIT_BY_NAME
 from harness.results.diagnosis.measured import NOTHING_TO_SEE, DiagnosedRun, Measured, not_stored
 from harness.results.units import significant
-from harness.results.warnings import backlog_of, peak_in_flight
+from harness.results.warnings import backlog_of, more_sequences, peak_in_flight
 
 
 def client(run: DiagnosedRun) -> Measured:
@@ -86,7 +86,7 @@ def _cause(run: DiagnosedRun) -> tuple[str, str]:
     if limit is not None and (in_flight if running is None else running) >= limit:
         return (
             f"all {limit:,} slots are taken",
-            "raise max_num_seqs and max_batched_tokens while KV room lasts, or ask for less",
+            f"{more_sequences(run.manifest, in_flight)}; or ask for less",
         )
     room = kv_room(run)
     prefill = (

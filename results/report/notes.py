@@ -272,6 +272,19 @@ def evidence(summary: Summary) -> list[EvidenceRow]:
     return sorted(rows, key=lambda row: (row.toggle, row.label, row.requested))
 
 
+def unreported_settings(summary: Summary) -> list[str]:
+    """Return a line for each engine that does not report some of its base settings."""
+    silent: dict[str, dict[str, None]] = {}
+    for run in summary.runs:
+        for name, proof in run.evidence.items():
+            if proof.effective is None and name not in run.toggles:
+                silent.setdefault(run.label, {})[name] = None
+    return [
+        f"unverifiable, since {label} does not report it: {', '.join(names)}"
+        for label, names in silent.items()
+    ]
+
+
 def skipped_rows(summary: Summary) -> list[tuple[str, str, int]]:
     """Return (workload, reason, rows) of what a trace held and no run asked."""
     found: dict[tuple[str, str], int] = {}

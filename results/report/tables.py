@@ -36,6 +36,7 @@ from harness.results.report.notes import (
     panel_notes,
     ratio_note,
     simulated_notes,
+    unreported_settings,
     verdict_note,
 )
 from harness.results.report.predicted import absent_predictions, predicted_panels
@@ -333,6 +334,7 @@ def _closing_lines(summary: Summary) -> list[str]:
     ]
     if any(run.certificate.verdict for run in summary.runs):
         lines.append(f"client certificates: {client_counts(summary)}")
+    lines += unreported_settings(summary)
     lines += assumptions(summary, None)
     lines += [f"note: {note}" for note in summary.notes]
     return [*lines, *simulated_notes(summary)]

@@ -71,7 +71,7 @@ class ToggleFlip(ManifestPart):
 
 
 class Evidence(ManifestPart):
-    """One toggle of one run: requested, reported by the engine, shown by a counter."""
+    """One toggle or base setting of a run: requested, reported, and shown by a counter."""
 
     requested: str
     effective: str | None

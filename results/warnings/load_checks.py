@@ -49,10 +49,35 @@ def engine_runs_fewer(metrics: RunMetrics, manifest: RunManifest) -> RunWarning 
             name="engine_runs_fewer",
             message=f"the engine runs at most {limit} sequences at once, {load.concurrency:g} were "
             "asked: the others wait in its queue",
-            remedy="raise max_num_seqs, or max_batched_tokens: a step feeds each sequence a token, "
-            "and its draft tokens",
+            remedy=more_sequences(manifest, load.concurrency),
         )
     return None if batching == "static" else _engine_full(metrics, manifest)
+
+
+def more_sequences(manifest: RunManifest, wanted: int) -> str:
+    """Return what lets an engine run `wanted` sequences at once.
+
+    Where `max_num_seqs` allows them already, raising it changes nothing.
+    """
+    slots = manifest.evidence.get("max_num_seqs")
+    step = manifest.evidence.get("max_batched_tokens")
+    if slots is None or int(slots.requested) < wanted:
+        return (
+            "raise max_num_seqs, or max_batched_tokens: a step feeds each sequence a token, and "
+            "its draft tokens"
+        )
+    if step is not None and int(step.requested) < wanted:
+        return "raise max_batched_tokens: a step feeds each sequence a token"
+    if slots.effective not in (None, slots.requested):
+        return (
+            f"the engine did not take max_num_seqs {slots.requested}, it reports "
+            f"{slots.effective}: look at its launch line and its log for what changed it"
+        )
+    return (
+        f"max_num_seqs is {slots.requested} already: raise memory_utilization or lower "
+        "max_model_len, since engines run fewer where their KV cache is small, or lower the "
+        "concurrency"
+    )
 
 
 def _engine_full(metrics: RunMetrics, manifest: RunManifest) -> RunWarning | None:

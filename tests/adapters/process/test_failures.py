@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from harness.adapters.process.failures import diagnose
+from harness.adapters.process.oom_kills import oom_kills
 
 WARNING = (
     "(APIServer pid=7) WARNING 11-30 01:02:03 [system_utils.py:255] Found ulimit of 20000. This "
@@ -153,7 +156,56 @@ def test_an_engine_that_was_killed_says_so_without_any_word_of_its_own() -> None
     failure = diagnose(-9, f"{WARNING}\nINFO loading weights")
 
     assert (failure.kind, failure.line) == ("worker died", None)
-    assert "short of memory" in failure.advice
+    assert "OOM killer, short of memory" in failure.advice
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "oom_kills", "kind", "advice"),
+    [
+        (137, "INFO loading weights", 1, "out of memory", "OOM killer ended it"),
+        (-9, "INFO loading weights", 2, "out of memory", "OOM killer ended it"),
+        (-9, "RuntimeError: cancelled", 1, "out of memory", "OOM killer ended it"),
+        (1, "Worker proc W-0 died unexpectedly", 1, "out of memory", "OOM killer ended it"),
+        (137, "INFO loading weights", None, "worker died", "OOM killer"),
+        (137, "INFO loading weights", 0, "worker died", "OOM killer ended no process"),
+        (1, "Worker proc W-0 died unexpectedly", 0, "worker died", "whole log"),
+        (-11, "INFO loading weights", 1, "worker died", "a crash of the program"),
+        (1, "KeyError: 'x'", 3, "unknown", "whole log"),
+    ],
+)
+def test_the_counter_of_the_oom_killer_decides_who_sent_sigkill(
+    code: int, log: str, oom_kills: int | None, kind: str, advice: str
+) -> None:
+    """137 is SIGKILL as a shell or a container reports it; other ends are no OOM killer's."""
+    failure = diagnose(code, log, oom_kills=oom_kills)
+
+    assert failure.kind == kind
+    assert advice in failure.advice
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        ({"cg/pod/memory.events": "oom 3\noom_kill 2\noom_group_kill 0\n"}, 2),
+        ({"cg/memory.events": "oom_kill 4\n"}, 4),
+        ({"cg/memory/box/memory.oom_control": "under_oom 0\noom_kill 5\n"}, 5),
+        ({"proc/vmstat": "pgpgin 1\noom_kill 7\n"}, 7),
+        ({"cg/pod/memory.events": "oom_kill 2\n", "proc/vmstat": "oom_kill 7\n"}, 9),
+        ({"cg/pod/memory.events": "low 0\n"}, None),
+    ],
+)
+def test_the_oom_kills_of_the_group_and_of_the_machine_are_read(
+    tmp_path: Path, files: dict[str, str], count: int | None
+) -> None:
+    """Either version of cgroups, a container's own root, or the machine's count."""
+    groups = "0::/pod\n4:memory:/box\n"
+    for name, text in {**files, "proc/self/cgroup": groups}.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    assert oom_kills(tmp_path / "proc", tmp_path / "cg") == count
+    assert oom_kills(tmp_path / "no", tmp_path / "no") is None
 
 
 @pytest.mark.parametrize(
@@ -174,14 +226,77 @@ def test_a_worker_that_was_killed_is_told_by_its_parent(stamp: str, word: str) -
     assert failure.line == word
 
 
-def test_a_cache_without_room_is_told_what_gives_it_some() -> None:
-    """Of the two ways to be out of memory this one wants a larger share, not a smaller."""
-    too_little = diagnose(1, NO_ROOM)
-    too_much = diagnose(1, "torch.OutOfMemoryError: CUDA out of memory")
+@pytest.mark.parametrize(
+    ("cause", "advice", "never"),
+    [
+        (NO_ROOM, "raise memory_utilization, lower max_model_len", "lower memory_utilization"),
+        (
+            from_worker(
+                "ValueError: No available memory for the cache blocks. Try increasing "
+                "`gpu_memory_utilization` when initializing the engine."
+            ),
+            "raise memory_utilization",
+            "lower memory_utilization",
+        ),
+        (
+            from_worker(
+                "ValueError: To serve at least one request with the model's max seq len (131072), "
+                "(16.0 GiB KV cache is needed, which is larger than the available KV cache memory "
+                "(7.5 GiB). Based on the available memory, the estimated maximum model length is "
+                "61440. Try increasing `gpu_memory_utilization` or decreasing `max_model_len`."
+            ),
+            "lower max_model_len to 61440 or less",
+            "lower memory_utilization",
+        ),
+        (
+            (
+                "ValueError: Loaded weights leave no GPU memory for the KV cache under "
+                "--mem-fraction-static=0.4. Raise --mem-fraction-static above 0.612"
+            ),
+            "raise memory_utilization",
+            "lower memory_utilization",
+        ),
+        (
+            (
+                "Exception: Capture cuda graph failed: CUDA out of memory. Possible solutions: "
+                "1. set --mem-fraction-static to a smaller value"
+            ),
+            "lower memory_utilization, max_num_seqs",
+            "raise memory_utilization",
+        ),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+            "lower memory_utilization, max_num_seqs",
+            "raise memory_utilization",
+        ),
+        (
+            (
+                "ValueError: Free memory on device cuda:0 (3/80 GiB) on startup is less than "
+                "desired GPU memory utilization (0.9, 72 GiB). Decrease GPU memory utilization"
+            ),
+            "end the other programs",
+            "raise memory_utilization",
+        ),
+        (
+            (
+                "RuntimeError: [enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: not enough "
+                "memory: you tried to allocate 8589934592 bytes"
+            ),
+            "the memory of the host is full",
+            "max_model_len",
+        ),
+        ("OSError: [Errno 12] Cannot allocate memory", "the memory of the host", "max_model_len"),
+    ],
+)
+def test_the_advice_on_too_little_memory_follows_the_message(
+    cause: str, advice: str, never: str
+) -> None:
+    """A cache without capacity wants a larger share, a full device a smaller one."""
+    failure = diagnose(1, cause)
 
-    assert too_little.kind == too_much.kind == "out of memory"
-    assert "raise memory_utilization" in too_little.advice
-    assert "lower max_model_len" in too_much.advice
+    assert failure.kind == "out of memory"
+    assert advice in failure.advice
+    assert never not in failure.advice
 
 
 @pytest.mark.parametrize(("log", "line"), [("", None), ("INFO a\n\nINFO b\n", "INFO b")])

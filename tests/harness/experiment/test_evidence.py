@@ -30,7 +30,7 @@ def verdict(
     toggle: str, kind: str, counters: Mapping[str, int | None], exercise: Exercise = BUSY
 ) -> str:
     value = ToggleValue(kind)
-    settings = replace(SETTINGS, toggles={toggle: value})
+    settings = replace(SETTINGS, toggles={**BASELINE, toggle: value})
     seen = replace(COUNTERS, **counters)
     return examine(settings, {toggle: value.label}, seen, exercise)[toggle].verdict
 
@@ -122,7 +122,7 @@ def test_what_a_real_server_counts_decides_as_far_as_it_goes(
 ) -> None:
     """Totals of a server that keeps no peaks and no splits still tell on from off."""
     value = ToggleValue(kind)
-    settings = replace(SETTINGS, toggles={toggle: value})
+    settings = replace(SETTINGS, toggles={**BASELINE, toggle: value})
     seen = replace(REAL, **counters)
 
     triples = examine(settings, {toggle: value.label}, seen, BUSY)
@@ -150,7 +150,7 @@ def test_parts_of_prompts_tell_whether_any_was_cut(
     kind: str, counters: dict[str, int | None], expected: str
 ) -> None:
     """A prompt that was cut has a part or more before its last, one that was not has none."""
-    settings = replace(SETTINGS, toggles={"chunked_prefill": ToggleValue(kind)})
+    settings = replace(SETTINGS, toggles={**BASELINE, "chunked_prefill": ToggleValue(kind)})
 
     triples = examine(settings, {"chunked_prefill": kind}, replace(PARTS, **counters), BUSY)
 
@@ -171,7 +171,7 @@ def test_lookups_that_are_not_counted_may_have_been(
     kv_tokens: int | None, evicted: int | None, expected: str
 ) -> None:
     """No hit is held against a cache where all fitted into it, or nothing was thrown out."""
-    settings = replace(SETTINGS, toggles={"prefix_caching": ToggleValue("on")})
+    settings = replace(SETTINGS, toggles={**BASELINE, "prefix_caching": ToggleValue("on")})
     seen = replace(PARTS, cached_prompt_tokens=0, evicted_blocks=evicted)
 
     triples = examine(settings, {}, seen, replace(BUSY, kv_tokens=kv_tokens))
@@ -184,7 +184,7 @@ def test_lookups_that_are_not_counted_may_have_been(
 )
 def test_a_cache_can_only_forget_what_does_not_fit(kv_tokens: int, expected: str) -> None:
     """No hit in a cache that had room for all that went through it voids the run."""
-    settings = replace(SETTINGS, toggles={"prefix_caching": ToggleValue("on")})
+    settings = replace(SETTINGS, toggles={**BASELINE, "prefix_caching": ToggleValue("on")})
     seen = replace(REAL, cached_prompt_tokens=0)
 
     triples = examine(settings, {}, seen, replace(BUSY, kv_tokens=kv_tokens))
@@ -215,31 +215,31 @@ def test_the_same_holds_for_what_a_real_server_counts() -> None:
     quiet = replace(BUSY, longest_prompt_tokens=100, most_in_flight=1)
     toggles = {"batching": ToggleValue("none"), "chunked_prefill": ToggleValue("on")}
 
-    triples = examine(replace(SETTINGS, toggles=toggles), {}, seen, quiet)
+    triples = examine(replace(SETTINGS, toggles={**BASELINE, **toggles}), {}, seen, quiet)
 
-    assert {triple.verdict for triple in triples.values()} == {"not exercised"}
+    assert {triples[name].verdict for name in toggles} == {"not exercised"}
 
 
 def test_the_servers_own_word_against_ours_voids_the_run() -> None:
     """A flag that was not applied is contradicted, whatever the counters say."""
-    settings = replace(SETTINGS, toggles={"quantization": ToggleValue("int8")})
+    settings = replace(SETTINGS, toggles={**BASELINE, "quantization": ToggleValue("int8")})
 
     triples = examine(settings, {"quantization": "none"}, COUNTERS, BUSY)
 
     assert triples["quantization"].verdict == "contradicted"
-    assert "int8 was asked for, the server says none" in contradictions(triples)[0]
+    assert "int8 was requested, the server reports none" in contradictions(triples)[0]
 
 
 def test_a_stand_in_verifies_nothing_and_may_contradict() -> None:
     """Its counters are not those of the engine whose name the run has."""
     kinds = {"prefix_caching": "on", "batching": "continuous", "speculative": "off"}
     toggles = {name: ToggleValue(kind) for name, kind in kinds.items()}
-    settings = replace(SETTINGS, toggles=toggles)
+    settings = replace(SETTINGS, toggles={**BASELINE, **toggles})
     said = {"speculative": "ngram"}
 
     real = examine(settings, said, replace(REAL, drafted_tokens=4), BUSY, "real")
     stand_in = examine(settings, said, replace(REAL, drafted_tokens=4), BUSY, "stand-in")
 
-    assert [triple.verdict for triple in real.values()] == ["verified"] * 2 + ["contradicted"]
-    assert [one.verdict for one in stand_in.values()] == ["unverifiable"] * 2 + ["contradicted"]
+    assert [real[name].verdict for name in kinds] == ["verified"] * 2 + ["contradicted"]
+    assert [stand_in[name].verdict for name in kinds] == ["unverifiable"] * 2 + ["contradicted"]
     assert stand_in["prefix_caching"].observed == real["prefix_caching"].observed

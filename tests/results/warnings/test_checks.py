@@ -130,6 +130,41 @@ def test_a_queue_inside_the_engine_is_pointed_at() -> None:
     assert "engine_runs_fewer" not in roomy
 
 
+@pytest.mark.parametrize(
+    ("requested", "effective", "step_tokens", "remedy"),
+    [
+        (64, "64", 512, "raise max_num_seqs"),
+        (256, "256", 64, "raise max_batched_tokens"),
+        (256, "64", 512, "did not take max_num_seqs 256, it reports 64"),
+        (128, "128", 512, "max_num_seqs is 128 already"),
+        (128, None, 512, "max_num_seqs is 128 already"),
+    ],
+)
+def test_a_limit_that_allows_the_load_already_is_not_to_be_raised(
+    requested: int, effective: str | None, step_tokens: int, remedy: str
+) -> None:
+    """What the engine did not take, or lowered for its memory, is not raised any further."""
+    values = {"max_num_seqs": (requested, effective), "max_batched_tokens": (step_tokens, None)}
+    evidence = {
+        name: {
+            "requested": str(wanted),
+            "effective": reported,
+            "observed": None,
+            "verdict": "unverifiable",
+        }
+        for name, (wanted, reported) in values.items()
+    }
+
+    found = doubts_of(
+        steady_records(100, 4),
+        load={**CLOSED, "value": 100},
+        facts={"running_limit": 64},
+        evidence=evidence,
+    )
+
+    assert remedy in found["engine_runs_fewer"].remedy
+
+
 def test_concurrency_counts_think_time() -> None:
     """Two users who think between turns are two alive, though one request is in flight."""
     thinking = [
