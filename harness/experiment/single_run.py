@@ -11,7 +11,7 @@ from harness import __version__
 from harness.adapters import Endpoint, EngineError
 from harness.experiment.manifest import Outcome, harness_facts, run_manifest
 from harness.experiment.measurement import Measurement, MeasurementInterrupted
-from harness.experiment.probe import Probed, probe, refused
+from harness.experiment.probe import Probed, probe, refused, without_route
 from harness.experiment.request_sets import RequestSets
 from harness.interrupts import answering_interrupts
 from harness.load import OnProgress
@@ -101,7 +101,8 @@ def _none_ready(outcome: Outcome) -> bool:
 
 
 def _all_refused(outcome: Outcome) -> bool:
-    return outcome.status != "interrupted" and all(map(refused, outcome.records))
+    ended = outcome.status != "interrupted"
+    return ended and all(refused(one) or without_route(one) for one in outcome.records)
 
 
 def _taken(measurement: Measurement, on_progress: OnProgress) -> Outcome:

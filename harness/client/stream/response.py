@@ -1,6 +1,6 @@
 """Parse the body of a response: token events, counts, how it ended. Pure; knows no time.
 
-OpenAI's `completions` and `chat.completions`, streamed or not, as the engines send them.
+OpenAI's `completions`, `chat.completions` and Responses and Anthropic's Messages, streamed or not.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from harness.client.stream.event_template import (
     learn_template,
 )
 from harness.client.stream.sse import Events, read_events
+from harness.client.stream.typed_events import chat_chunks, ends_answer, is_typed
 
 _TEXT_LIMIT = 500  # characters of a foreign text that an error keeps
 _NAME_LIMIT = 200  # characters of an id or a finish reason
@@ -81,6 +82,9 @@ def _read_json(body: bytes) -> ParsedResponse:
             error_kind="bad_body", error=f"JSON that does not parse: {shown(body)}"
         )
     reader = _EventReader()
+    if is_typed(value):
+        reader.take_typed(value, len(body))
+        return reader.response()
     reader.take(value, len(body), named_error=False)
     if "choices" not in value:
         reader.fail("bad_body", f"JSON that is no answer: {shown(body)}")
@@ -147,6 +151,9 @@ def _read_event(reader: _EventReader, events: Events, index: int) -> dict[str, A
         elif name is None and not cut:  # an event with another name is a ping
             reader.fail("bad_body", f"an event that is no JSON: {shown(data)}")
         return None
+    if name != "error" and is_typed(value):
+        reader.take_typed(value, events.ends[index])
+        return None
     if (
         name not in _RESPONSE_EVENTS
         and isinstance(value, dict)
@@ -191,6 +198,12 @@ class _EventReader:
         carries_output = has_output(choices[0])
         self.take_output(end, carries_output, total)
         return carries_output
+
+    def take_typed(self, value: Mapping[str, Any], end: int) -> None:
+        """Take one event, or a whole answer, of an API whose events have types."""
+        for chunk in chat_chunks(value, has_output=bool(self._ends)):
+            self.take(chunk, end, named_error=False)
+        self.done = self.done or ends_answer(value)
 
     def take_output(self, end: int, has_text: bool, total: int | None) -> None:
         """Take one event's output, or none, and the running total that it carried.

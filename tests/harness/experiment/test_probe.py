@@ -167,7 +167,7 @@ def test_a_server_that_answers_the_probe_oddly_is_loaded_all_the_same(
     """An error of another kind tells nothing of the fields."""
 
     def answer(asked: dict[str, Any]) -> bytes:
-        return refused("busy", "503 X") if asked["max_tokens"] == 1 else good(asked)
+        return refused("busy", "500 X") if asked["max_tokens"] == 1 else good(asked)
 
     with raw_server(answer) as server:
         main(["load", server.url, "--model", "m", *OPEN, "--json"])
