@@ -23,7 +23,12 @@ from harness.commands.arguments import (
     add_serve,
 )
 from harness.interrupts import interruptible
-from harness.standard_streams import drop_unwritten_errors, open_standard_streams
+from harness.standard_streams import (
+    drop_unwritten_errors,
+    is_text,
+    open_standard_streams,
+    spelled,
+)
 
 RUN_WENT_WRONG, WRONG_BEFORE_START, INTERRUPTED = 1, 2, 130  # 0 is good
 
@@ -43,8 +48,14 @@ kept beside what is left, so that there are ratios"""
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code of the process."""
     open_standard_streams()
+    words = sys.argv[1:] if argv is None else argv
+    if unreadable := [word for word in words if not is_text(word)]:
+        _say(
+            f"error: {spelled(unreadable[0])}: the name is not UTF-8", "  rename it, or link to it"
+        )
+        return WRONG_BEFORE_START
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = _parser().parse_args(words)
     except SystemExit as ended:
         raise SystemExit(_flushed(ended.code)) from None
     if find_spec("fcntl") is None:
@@ -134,11 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("sweep", type=Path, metavar="SWEEP.yaml")
     plan.set_defaults(command="plan", folder=None)
 
-    report = commands.add_parser("report", help="rebuild tables, plots and page from stored runs")
-    report.add_argument("directory", type=Path, metavar="DIR", help="the folder of a sweep")
-    add_dialect(report)
-    report.set_defaults(command="report", folder=None)
-
+    report = _add_report(commands)
     diagnose = commands.add_parser("diagnose", help="name what holds the stored runs back, and why")
     diagnose.add_argument("directory", type=Path, metavar="DIR", help="the folder of a sweep")
     diagnose.set_defaults(command="diagnose", folder=None)
@@ -156,6 +163,23 @@ def _parser() -> argparse.ArgumentParser:
             "--json", action="store_true", help="print one JSON document and nothing else"
         )
     return parser
+
+
+def _add_report(commands: Any) -> argparse.ArgumentParser:
+    report: argparse.ArgumentParser = commands.add_parser(
+        "report", help="rebuild tables, plots and page from stored runs"
+    )
+    report.add_argument("directory", type=Path, metavar="DIR", help="the folder of a sweep")
+    report.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        action=Once,
+        help="a new folder for tables, plots and page (default: the folder of the sweep)",
+    )
+    add_dialect(report)
+    report.set_defaults(command="report", folder=None)
+    return report
 
 
 def _has_begun(arguments: argparse.Namespace) -> bool:

@@ -1,4 +1,4 @@
-"""The three standard streams, open also where who started this closed them."""
+"""The three standard streams, open also where who started this closed them; and what is text."""
 
 from __future__ import annotations
 
@@ -33,3 +33,13 @@ def open_standard_streams() -> None:
                 os.close(nothing)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def is_text(name: str) -> bool:
+    """Return whether a name from the system is UTF-8: no file or library takes it otherwise."""
+    return not any("\ud800" <= sign <= "\udfff" for sign in name)
+
+
+def spelled(name: str) -> str:
+    """Return a name that is not UTF-8 in signs that any terminal can show."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

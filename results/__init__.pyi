@@ -1,4 +1,4 @@
-from .analysis import write_summary
+from .analysis import analyse, write_analysis, write_summary
 from .metrics import run_metrics
 from .names import flatten
 from .rows import analysed_run
@@ -9,6 +9,7 @@ from .units import ABSENT, count, significant
 __all__ = [
     "ABSENT",
     "Summary",
+    "analyse",
     "analysed_run",
     "count",
     "flatten",
@@ -16,5 +17,6 @@ __all__ = [
     "percentiles",
     "run_metrics",
     "significant",
+    "write_analysis",
     "write_summary",
 ]

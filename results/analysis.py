@@ -54,10 +54,15 @@ def summarize(directory: Path) -> Summary:
 def write_summary(directory: Path) -> Analysis:
     """Write `summary.json` and `summary.csv` into the sweep's folder and return the analysis."""
     analysis = analyse(directory)
+    write_analysis(analysis, directory)
+    return analysis
+
+
+def write_analysis(analysis: Analysis, directory: Path) -> None:
+    """Write `summary.json` and `summary.csv` into `directory`. Raises `StoreError`."""
     write_json(directory / SUMMARY_FILE, analysis.summary.document())
     table = csv_table(analysis.summary).to_csv(index=False, lineterminator="\n")
     write_text(directory / CSV_FILE, table)
-    return analysis
 
 
 def analyse(directory: Path) -> Analysis:

@@ -21,8 +21,8 @@ from harness.output import PlainConsole, printing
 from harness.plan import select
 from harness.progress import LiveProgress
 from harness.quickstart import quickstart
-from harness.reporting import rebuild
-from harness.results.dialects import dialect_block, dialect_report
+from harness.reporting import Rebuilt, rebuild
+from harness.results.dialects import DialectReport, dialect_block, dialect_report
 from harness.results.report import print_summary
 from harness.results.store import StoreError
 
@@ -44,13 +44,27 @@ def run(arguments: argparse.Namespace) -> int:
         LiveProgress(PlainConsole(stderr=True), len(plan.planned)) as progress,
     ):
         SweepRunner(plan, adapters, folder, disturbed_by=others).run(progress)
-    return _show(folder, as_json=arguments.json)
+    rebuilt = rebuild(folder)
+    code = _show(rebuilt, as_json=arguments.json)
+    if rebuilt.unwritten is not None:
+        raise rebuilt.unwritten
+    return code
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Rebuild the report of a stored sweep and show it; return the exit code of its runs."""
+    """Rebuild the report of a stored sweep and show it; return the exit code of its runs.
+
+    A folder that cannot be written is shown all the same; a new one that was named must be written.
+    """
     folder = checked_folder(arguments.directory)
-    return _show(folder, as_json=arguments.json, dialect=arguments.dialect)
+    if arguments.out is not None:
+        _new_folder(arguments.out, "")
+    rebuilt = rebuild(folder, arguments.out)
+    if rebuilt.unwritten is not None and arguments.out is not None:
+        raise rebuilt.unwritten
+    dialect = arguments.dialect
+    other = None if dialect is None else dialect_report(folder, dialect, rebuilt.summary)
+    return _show(rebuilt, as_json=arguments.json, other=other)
 
 
 def checked_folder(path: Path) -> Path:
@@ -79,9 +93,8 @@ def _new_folder(out: Path | None, name: str) -> Path:
     return out
 
 
-def _show(folder: Path, *, as_json: bool, dialect: str | None = None) -> int:
-    summary = rebuild(folder)
-    other = None if dialect is None else dialect_report(folder, dialect, summary)
+def _show(rebuilt: Rebuilt, *, as_json: bool, other: DialectReport | None = None) -> int:
+    summary = rebuilt.summary
     statuses = Counter(run.status for run in summary.runs)
     not_run = sum(run.status == "interrupted" and run.metrics is None for run in summary.runs)
     with printing():
@@ -92,9 +105,18 @@ def _show(folder: Path, *, as_json: bool, dialect: str | None = None) -> int:
             sys.stdout.write("" if other is None else f"\n{dialect_block(summary, other)}\n")
     with printing() if not as_json else contextlib.suppress(OSError):
         console = PlainConsole(stderr=as_json)
-        for line in (*_missing(statuses, not_run), f"wrote {folder}"):
+        for line in (*_missing(statuses, not_run), *_written(rebuilt)):
             console.print(Text(line), soft_wrap=True)
     return exit_code(statuses)
+
+
+def _written(rebuilt: Rebuilt) -> Iterator[str]:
+    """Yield where the page is, or why it was not written."""
+    if rebuilt.unwritten is None:
+        yield f"wrote {rebuilt.folder}"
+    else:
+        yield f"the page was not written: {rebuilt.unwritten}"
+        yield "  harness report --out DIR writes it into another folder"
 
 
 def _missing(statuses: Counter[str], not_run: int) -> Iterator[str]:

@@ -19,6 +19,7 @@ from harness.sweep_file.problems import Place, Problem, SpecError, spec_error
 
 _OWN_TAGS = "tag:yaml.org,2002:"
 _MOST_VALUES = 100_000  # a few nested aliases can stand for billions
+_MOST_DIGITS = 30  # of a whole number: nothing here counts so far
 _NUMBER = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
 _DECIMAL = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
@@ -191,6 +192,12 @@ class _Walk:
 
     def _scalar(self, node: yaml.ScalarNode, place: Place) -> Any:
         text = self._filled(str(node.value), place)
+        if any("\ud800" <= sign <= "\udfff" for sign in text):
+            self.problems.append(Problem(place, "this is not UTF-8; expected text"))
+            return None
+        if node.style is None and _NUMBER.fullmatch(text) and len(text) > _MOST_DIGITS:
+            self.problems.append(Problem(place, f"a number of {len(text):,} digits is too large"))
+            return None
         # A quoted scalar is a word whatever it looks like; only plain ones may be numbers.
         return _plain(text) if node.style is None else text
 

@@ -1,5 +1,9 @@
 """The plots of a summary as PNG: the only package that imports matplotlib."""
 
-from harness.results.plots.draw import draw_all
+from harness.results.plots.cache_folder import choose_cache_folder
+
+choose_cache_folder()  # matplotlib looks for it when it is imported
+
+from harness.results.plots.draw import draw_all  # noqa: E402
 
 __all__ = ["draw_all"]

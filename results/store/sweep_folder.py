@@ -153,7 +153,7 @@ def write_text(path: Path, text: str) -> Path:
     """Write `text` as UTF-8, whole or not at all, and return the path; raises `StoreError`."""
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors="replace")  # of names that are not UTF-8
         partial.replace(path)
     except OSError as cause:
         raise _unwritable(path, cause) from cause

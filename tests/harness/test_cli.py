@@ -233,6 +233,10 @@ def test_a_bug_keeps_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         main(["run", str(write(tmp_path, **TINY)), "--out", "out"])
 
 
+def shown(summary: SimpleNamespace) -> SimpleNamespace:
+    return SimpleNamespace(summary=summary, folder=Path("out"), unwritten=None)
+
+
 def with_statuses(*statuses: str) -> SimpleNamespace:
     """Return a summary of runs that are known by their status alone."""
     runs = [SimpleNamespace(status=status, metrics=None) for status in statuses]
@@ -246,7 +250,7 @@ def test_the_exit_code_is_what_the_runs_came_to(
     monkeypatch: pytest.MonkeyPatch, status: str, code: int
 ) -> None:
     """A script can trust 0: no run failed or was void."""
-    monkeypatch.setattr(sweeps, "rebuild", lambda _: with_statuses("ok", status))
+    monkeypatch.setattr(sweeps, "rebuild", lambda *_: shown(with_statuses("ok", status)))
 
     assert main(["report", "out", "--json"]) == code
 
@@ -357,7 +361,7 @@ def test_a_report_with_gaps_is_good_where_something_was_measured(
     code: int,
 ) -> None:
     """Gaps alone are told and are no fault; nothing measured at all is one."""
-    monkeypatch.setattr(sweeps, "rebuild", lambda _: with_statuses(*statuses))
+    monkeypatch.setattr(sweeps, "rebuild", lambda *_: shown(with_statuses(*statuses)))
 
     assert main(["report", "out", "--json"]) == code
 

@@ -92,7 +92,7 @@ def test_predicted_is_set_beside_measured(known: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(known, out)
 
-    summary = rebuild(out)
+    summary = rebuild(out).summary
     [arm] = [one for one in summary.arms if one.arm == "baseline"]
     for metric in ("output_tokens_per_s", "tpot_ms.p50"):
         assert arm.predicted is not None

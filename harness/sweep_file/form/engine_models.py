@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
@@ -23,6 +24,7 @@ LATER_ENGINES = ("sglang", "tensorrt-llm", "url")
 ATTACHED = "url"  # the engine that is a server which runs already
 EMBEDDED = "embedded"  # the one that needs no server, and may take any engine's step times
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 
 def _known_engine(name: str, info: ValidationInfo) -> str:
@@ -51,8 +53,15 @@ class RuntimeForm(Form):
 
 
 def _key_variable(value: object) -> object:
-    """Return the usual variable for `on`, so that its name need not be looked up."""
-    return DEFAULT_KEY_VARIABLE if value in (True, "on") else value
+    """Return the name of a variable; `on` is the usual one. No message shows what may be a key."""
+    if value in (True, "on"):
+        return DEFAULT_KEY_VARIABLE
+    if value is not None and not (isinstance(value, str) and _VARIABLE_NAME.fullmatch(value)):
+        raise ValueError(
+            "expected the name of the variable that has the key, as in 'api_key_env: MY_KEY'; "
+            "what was found is no such name and is not shown"
+        )
+    return value
 
 
 def _profile(text: object, info: ValidationInfo) -> StepProfile | None:
@@ -94,10 +103,7 @@ class Engine(Form):
     model: Text | None = None
     model_check: bool | None = None
     profile: Annotated[StepProfile | None, PlainValidator(_profile)] = None
-    api_key_env: Annotated[
-        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None,
-        BeforeValidator(_key_variable),
-    ] = None
+    api_key_env: Annotated[str | None, BeforeValidator(_key_variable)] = None
     api: Annotated[str, BeforeValidator(one_of(tuple(API_PATHS)))] | None = None
     request: Annotated[dict[str, Any], AfterValidator(checked_body)] | None = None
     headers: Annotated[dict[str, str] | None, PlainValidator(_headers)] = None
