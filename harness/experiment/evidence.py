@@ -84,8 +84,8 @@ def examine(
         if verdict == VERIFIED and engine_kind == STAND_IN:
             verdict = UNVERIFIABLE
         triples[toggle] = Triple(value.label, reported, observed, verdict)
-    if AS_IT_IS in settings.toggles.values():  # nothing was requested of this server
-        return triples
+    if not settings.toggles or AS_IT_IS in settings.toggles.values():
+        return triples  # nothing was requested of this server
     for name, wanted in settings.base().items():
         verdict = _by_report(wanted, effective.get(name), engine_kind)
         triples[name] = Triple(wanted, effective.get(name), None, verdict)

@@ -36,7 +36,7 @@ STARTED = (
 def triples(reported: dict[str, str], settings: EngineSettings = SETTINGS) -> dict[str, Triple]:
     """Return the triples of the base settings; `reported` has what the engine reports of them."""
     found = examine(settings, reported, ServerCounters(), LOAD, "real")
-    return {name: found[name] for name in settings.base() if name in found}
+    return {name: found[name] for name in SETTINGS.base() if name in found}
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,10 @@ def test_what_an_engine_reports_as_requested_is_verified_and_silence_is_not() ->
 def test_a_server_that_somebody_else_started_was_requested_nothing() -> None:
     """Its base settings are in no triple."""
     attached = replace(SETTINGS, toggles=dict.fromkeys(SETTINGS.toggles, AS_IT_IS))
+    loaded = replace(SETTINGS, toggles={})  # by `harness load`
 
     assert triples({"dtype": "float16"}, attached) == {}
+    assert examine(loaded, {"dtype": "float16"}, ServerCounters(), LOAD, "real") == {}
 
 
 @pytest.mark.parametrize(
