@@ -1,4 +1,4 @@
-"""How a command is ended early: Ctrl-C and SIGTERM are one thing, and several at once are one."""
+"""How a command is ended early: by Ctrl-C, SIGTERM or SIGHUP, and several at once are one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ONE_PRESS_S = 2.0  # whoever presses several times within it means one interrupt
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that end a command.
+
+    SIGHUP, which a terminal sends when it is closed, is one unless it is ignored, as under `nohup`.
+    """
+    hang_up: signal.Signals | None = getattr(signal, "SIGHUP", None)
+    if hang_up is None or signal.getsignal(hang_up) is signal.SIG_IGN:
+        return signal.SIGINT, signal.SIGTERM
+    return signal.SIGINT, signal.SIGTERM, hang_up
 
 
 class Interrupts:
@@ -34,7 +44,7 @@ class Interrupts:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` for SIGTERM as for SIGINT, once for signals that come together.
+    """Raise `KeyboardInterrupt` for every ending signal, once for signals that come together.
 
     A second one within two seconds would end the cleaning up that the first one began: a run half
     removed, an engine left running. A later one is meant. For the main thread only.
@@ -60,7 +70,7 @@ def answering_interrupts(act: Callable[[], object]) -> Iterator[Interrupts]:
 
 @contextmanager
 def _taken_by(interrupts: Interrupts) -> Iterator[None]:
-    before = {number: signal.signal(number, interrupts.take) for number in _SIGNALS}
+    before = {number: signal.signal(number, interrupts.take) for number in ending_signals()}
     try:
         yield
     finally:

@@ -172,12 +172,12 @@ def to_its_end(command: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    """Hold SIGINT and SIGTERM, which the main thread takes, until the end; then they come."""
+    """Hold the signals that end a command, which the main thread takes, until the end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []
-    taken = (signal.SIGINT, signal.SIGTERM)
+    taken = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, lambda got, _: came.append(got)) for number in taken}
     try:
         yield

@@ -27,6 +27,7 @@ from harness.adapters.process.readiness import wait_until_ready
 _TRIES = 3  # another port each time, where another program took ours before the engine did
 _STARTING_GRACE_S = 0.5  # a starting engine may ignore SIGTERM for minutes
 _RUNNING_GRACE_S = 12.0
+_INTERRUPTED_GRACE_S = 4.0  # whoever closes a terminal, or shuts down, waits no longer than 10 s
 _LAST_WORDS_S = 12.0  # a server that lost its engine may answer for six seconds before it ends
 
 
@@ -166,6 +167,9 @@ def _one_server(start: ServerStart, folder: Path) -> Iterator[Server]:
             env=env,
             startup_s=startup_s,
         )
+    except KeyboardInterrupt:
+        grace_s = min(grace_s, _INTERRUPTED_GRACE_S)
+        raise
     except EngineError as error:
         if settings.log_path is not None:  # a temporary one is removed with its folder
             error.add_note(f"the whole log: {settings.log_path}")

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from harness.interrupts import ending_signals
 from harness.load.shard import Shard, ShardResult, Stop, send_shard
 
 
@@ -67,7 +68,7 @@ def work(parent: Connection) -> ShardResult | BaseException:
 
 def main() -> None:
     """Work for the process that holds the other end of the descriptor given as argument."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ending_signals():
         signal.signal(number, signal.SIG_IGN)  # the parent decides what an interrupt ends
     with Connection(int(sys.argv[1])) as parent:
         try:

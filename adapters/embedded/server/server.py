@@ -64,7 +64,7 @@ class RunningServer:
 
 
 def serve(settings: EngineSettings, host: str, port: int, *, ready: Callable[[str], None]) -> None:
-    """Serve `settings` until SIGINT or SIGTERM; streams that are open then end with an error.
+    """Serve `settings` until SIGINT, SIGTERM or SIGHUP; open streams then end with an error.
 
     `ready` gets one line for people when requests are accepted; port 0 takes a free one. Call it in
     the main thread. Raises `EngineError` for settings that do not fit and a port that is taken.
@@ -78,8 +78,9 @@ async def _serve_until_signal(
 ) -> None:
     signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, signalled.set)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            loop.add_signal_handler(number, signalled.set)
     async with running_server(settings, host, port) as server:
         gc.collect()
         gc.freeze()  # a collection must not walk what exists by now between steps

@@ -141,7 +141,14 @@ def test_shared_memory_of_a_killed_engine_is_given_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "kinds", [(signal.SIGINT,), (signal.SIGINT,) * 2, (signal.SIGTERM,), (signal.SIGKILL,)]
+    "kinds",
+    [
+        (signal.SIGINT,),
+        (signal.SIGINT,) * 2,
+        (signal.SIGTERM,),
+        (signal.SIGHUP,),
+        (signal.SIGKILL,),
+    ],
 )
 @pytest.mark.parametrize("faults", ["never-listens,orphan,ignores-sigterm", "orphan"])
 def test_nothing_outlives_a_harness_that_is_ended(

@@ -46,7 +46,8 @@ def interrupted(
 
 
 @pytest.mark.parametrize(
-    ("number", "workers"), [(signal.SIGINT, "1"), (signal.SIGTERM, "1"), (signal.SIGINT, "2")]
+    ("number", "workers"),
+    [(signal.SIGINT, "1"), (signal.SIGTERM, "1"), (signal.SIGINT, "2"), (signal.SIGHUP, "2")],
 )
 def test_what_had_ended_is_kept_and_told(
     tmp_path: Path, number: signal.Signals, workers: str

@@ -75,7 +75,7 @@ KEPT: list[asyncio.StreamWriter] = []  # a writer that nobody holds closes its c
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_server_with_streams_open(number: signal.Signals) -> None:
     """Within seconds, with exit code 0, no word of complaint, and an error in each stream."""
 
