@@ -1,4 +1,4 @@
-"""What limits each stored run, and what to try."""
+"""The bottleneck of each stored run and the next step to try."""
 
 from harness.results.diagnosis.document import diagnosis
 from harness.results.diagnosis.text import diagnosis_lines

@@ -1,4 +1,4 @@
-"""The diagnosis of a whole sweep: run by run, and gathered for each workload at each load."""
+"""The diagnosis of a sweep: for each run, and summarized for each workload and load."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from harness.results.summary import ArmRow, RunRow, Summary
 
 SCHEMA_VERSION = 1
 _OWN = ("key", "engine", "label", "arm", "block", "workload", "load", "status", "reason")
-# Runs with the requests that were planned; of an invalid one it is the client that is named.
+# Runs that sent the planned requests. In an invalid run the client is the first finding.
 _DIAGNOSED = ("ok", "invalid", "interrupted")
 _NOTHING = RunDiagnosis(measured={}, unjudged={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFinding:
-    """A finding that arms of one panel share; its evidence is that of one of them."""
+    """A finding that several arms of one panel share, with the evidence of one of them."""
 
     finding: Finding
-    evidence_of: str
-    bottleneck_of: tuple[str, ...]  # arms
-    also_in: tuple[str, ...]
+    evidence_of: str  # the arm that supplies the evidence
+    bottleneck_of: tuple[str, ...]  # arms that have it as their first finding
+    also_in: tuple[str, ...]  # arms that have it as a later finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PanelDiagnosis:
-    """What the arms of one workload at one load have in common."""
+    """The findings of all arms of one workload at one load."""
 
     workload: str
     load: LoadFacts
@@ -45,14 +45,14 @@ class PanelDiagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What limits the runs of a sweep."""
+    """The diagnosis of every run and every panel of a sweep."""
 
     summary: Summary
     panels: tuple[PanelDiagnosis, ...]
-    found: Mapping[str, RunDiagnosis]  # run key → what was found; not in it: not judged
+    found: Mapping[str, RunDiagnosis]  # run key → diagnosis; runs without an entry were not judged
 
     def document(self) -> dict[str, Any]:
-        """Return what `harness diagnose --json` prints."""
+        """Return the document that `harness diagnose --json` prints."""
         summary = self.summary
         document = {
             "schema_version": SCHEMA_VERSION,
@@ -83,11 +83,11 @@ def _panel_document(panel: PanelDiagnosis) -> dict[str, Any]:
 class _Arm:
     title: str
     runs: list[RunDiagnosis]
-    names: list[str]  # of the findings of at least half of its judged runs
+    names: list[str]  # findings that at least half of its judged runs have
 
 
 def diagnosis(directory: Path) -> Diagnosis:
-    """Diagnose the runs of a stored sweep. Reads the store only. Raises `StoreError`."""
+    """Diagnose the runs of a stored sweep without writing to it; raise `StoreError`."""
     summary = summarize(directory)
     kept = {row.key for row in summary.runs if row.status in _DIAGNOSED and row.metrics}
     found = {
@@ -103,10 +103,10 @@ def diagnosis(directory: Path) -> Diagnosis:
 
 
 def _panel(panel: Panel, found: Mapping[str, RunDiagnosis]) -> PanelDiagnosis:
-    """Gather the findings of one panel's arms.
+    """Return the findings of one panel.
 
-    A finding is an arm's when at least half of its judged runs have it; its evidence is that of the
-    first arm that it is the bottleneck of, the baseline if that is one.
+    An arm has a finding when at least half of its judged runs have it. The evidence comes from the
+    first arm whose bottleneck it is; the baseline is first in that order.
     """
     arms = [_arm(panel, arm, found) for arm in panel.arms]
     judged = [arm for arm in arms if arm.runs]

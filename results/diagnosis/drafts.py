@@ -1,4 +1,4 @@
-"""Speculation: drafted tokens that are thrown away."""
+"""The rule for speculative decoding: draft tokens that the target model rejects."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from harness.results.diagnosis.measured import NOTHING_TO_SEE, DiagnosedRun, Mea
 
 
 def drafts(run: DiagnosedRun) -> Measured:
-    """Measure which share of the drafted tokens was not accepted."""
+    """Return the share of draft tokens that were rejected."""
     drafted = run.counters.drafted_tokens
-    asked = run.toggle("speculative")
-    if drafted is None and asked not in (None, "off"):
-        return not_stored("how many tokens were drafted")
+    requested = run.toggle("speculative")
+    if drafted is None and requested not in (None, "off"):
+        return not_stored("the number of draft tokens")
     if not drafted:
         return NOTHING_TO_SEE
     accepted, length = run.counters.accepted_tokens, run.metrics.run.mean_accepted_length
     if accepted is None:
-        return not_stored("how many drafted tokens were accepted")
-    brought = "" if length is None else f"; a verify step brings {length:.2f} tokens more than one"
+        return not_stored("the number of accepted draft tokens")
+    gain = "" if length is None else f"; a verify step adds {length:.2f} tokens on average"
     return Measured(
         value=1 - accepted / drafted,
-        evidence=f"{accepted:,.0f} of {drafted:,.0f} drafted tokens were accepted{brought}",
-        remedy="draft fewer tokens a step, take another method or drafter, or leave speculation "
-        "off where many decode at once",
+        evidence=f"{accepted:,.0f} of {drafted:,.0f} draft tokens were accepted{gain}",
+        remedy="draft fewer tokens per step, use another method or draft model, or turn "
+        "speculative off at high concurrency",
     )

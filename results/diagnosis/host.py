@@ -1,4 +1,4 @@
-"""The host: steps that take longer than the GPU's memory needs, with few sequences decoding."""
+"""The rules for host overhead: decode steps far above the memory-bandwidth floor."""
 
 from __future__ import annotations
 
@@ -12,38 +12,41 @@ from harness.results.diagnosis.stalls import gaps_beside_prefills
 from harness.results.store import StepFloor
 from harness.results.units import significant
 
-_FEW_DECODING = 8  # more of them, and arithmetic and attention are no longer small beside weights
+_FEW_DECODING = 8  # above it, arithmetic and attention add much to the time that weights take
 
-_MOST_BESIDE = 0.9  # of the gaps, beside prefills of others
-_UNDISTURBED = 10  # percentile of the token gaps: prompts lengthen many of the others
+_MOST_BESIDE = 0.9  # above this share of gaps beside prefills, the rule does not judge
+_UNDISTURBED = 10  # percentile of the token gaps; prefills lengthen many of the longer ones
 
 
 class _Pace(NamedTuple):
-    """A step of a run that no prefill lengthened, against its floor."""
+    """The time of a decode-only step and its floor."""
 
     gap_ms: float
     floor_ms: float
-    decoding: float  # sequences at once, on average
+    decoding: float  # mean number of sequences that decode at once
 
 
 def launches(run: DiagnosedRun) -> Measured:
-    """Measure how far steps without graphs, or without overlap, are from their floor."""
+    """Return step time ÷ floor if CUDA graphs or overlap scheduling is off."""
     off = _off(run)
     if off is None:
-        return not_stored("whether CUDA graphs are on")
+        return not_stored("the state of CUDA graphs (on or off)")
     return _against_floor(run, off) if off else NOTHING_TO_SEE
 
 
 def far_from_floor(run: DiagnosedRun) -> Measured:
-    """Measure how far steps are from their floor where graphs and overlap are on."""
+    """Return step time ÷ floor if CUDA graphs and overlap scheduling are both on."""
     off = _off(run)
     if off is None:
-        return not_stored("whether CUDA graphs are on")
+        return not_stored("the state of CUDA graphs (on or off)")
     return NOTHING_TO_SEE if off else _against_floor(run, [])
 
 
 def _off(run: DiagnosedRun) -> list[str] | None:
-    """Return which of the two are off: by a counter of replayed steps, else by the toggles."""
+    """Return which of CUDA graphs and overlap scheduling are off; None if it is unknown.
+
+    A counter of steps replayed from a graph also shows that graphs are off.
+    """
     replayed, steps = run.counters.graph_steps, run.counters.steps
     graphs = run.toggle("cuda_graphs")
     if graphs is None and replayed is None:
@@ -55,13 +58,13 @@ def _off(run: DiagnosedRun) -> list[str] | None:
 
 def _against_floor(run: DiagnosedRun, off: list[str]) -> Measured:
     if run.counters.drafted_tokens:
-        return NOTHING_TO_SEE  # a step then brings several tokens, and has drafts beside it
+        return NOTHING_TO_SEE  # a step then drafts as well and produces several tokens
     floor = run.manifest.decode_floor
     gaps_ms, beside = gaps_beside_prefills(run)
     if not len(gaps_ms) or beside.mean() > _MOST_BESIDE:
-        return NOTHING_TO_SEE  # no answer of two tokens, or hardly a gap that is only decoding
+        return NOTHING_TO_SEE  # too few gaps from steps that only decode
     if floor is None:
-        return not_stored("the floor of a step (an unknown model or GPU)")
+        return not_stored("the floor of a decode step (unknown model or GPU)")
     pace = _pace(run, floor, float(np.percentile(gaps_ms, _UNDISTURBED)))
     if pace is None or pace.decoding > _FEW_DECODING:
         return NOTHING_TO_SEE
@@ -69,18 +72,18 @@ def _against_floor(run: DiagnosedRun, off: list[str]) -> Measured:
     state = f"{' and '.join(off)} off" if off else "graphs and overlap are on"
     return Measured(
         value=ratio,
-        evidence=f"a token gap (P10) is {significant(pace.gap_ms)} ms with "
-        f"{pace.decoding:.1f} decoding at once, {significant(ratio, 2)} times the "
-        f"{significant(pace.floor_ms)} ms that reading weights and KV takes; {state}",
+        evidence=f"the token gap (P10) is {significant(pace.gap_ms)} ms with "
+        f"{pace.decoding:.1f} sequences decoding at once, {significant(ratio, 2)} × the "
+        f"{significant(pace.floor_ms)} ms needed to read weights and KV; {state}",
         remedy=f"turn {' and '.join(off)} on"
         if off
-        else "look at the host (its clock, other work on its cores, the tokenizer), use fewer GPUs "
-        "for so small a model, or more users at once",
+        else "check the host (clock speed, other processes on its cores, the tokenizer), use fewer "
+        "GPUs for this model, or raise the concurrency",
     )
 
 
 def _pace(run: DiagnosedRun, floor: StepFloor, gap_ms: float) -> _Pace | None:
-    """Return the pace of a run; None where no answer has a length in time."""
+    """Return the pace of a run; None if no answer lasts longer than its first token."""
     requests: pd.DataFrame = run.metrics.requests[run.metrics.requests["ok"]]
     spans_ns = requests["last_token_ns"] - requests["first_token_ns"]
     whole_ns = float(requests["last_token_ns"].max() - requests["first_token_ns"].min())

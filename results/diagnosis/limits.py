@@ -1,6 +1,6 @@
-"""The one table of what makes a bottleneck: a measured value, its limit, and why there.
+"""The table of bottlenecks: the measured value, its limit and the reason for the limit.
 
-`docs/diagnosing.md` has the same table and tells how each is measured and what to try.
+`docs/diagnosing.md` repeats the table and describes how each value is measured.
 """
 
 from __future__ import annotations
@@ -12,125 +12,125 @@ from harness.results.units import significant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BottleneckLimit:
-    """One bottleneck: it is named where the value lies above `above`."""
+    """One bottleneck, reported when its value is above `above`."""
 
     name: str
-    title: str  # for people
-    measures: str
+    title: str  # shown in the terminal
+    measures: str  # what the value is
     unit: str  # share | times | count
     above: float
-    reason: str  # why the limit lies there
+    reason: str  # why the limit has this value
 
     @property
     def limit_text(self) -> str:
-        """The limit in words: "20 %", "2 ×", "0"."""
+        """The limit as text: "20 %", "2 ×", "0"."""
         return amount(self.above, self.unit)
 
 
 def amount(value: float, unit: str) -> str:
-    """Return a value of a unit in words."""
+    """Format a value with its unit."""
     if unit == "share":
         return f"{100 * value:.3g} %"
     return f"{significant(value, 2)} ×" if unit == "times" else f"{value:,.0f}"
 
 
-# Causes before their consequences: the first that is found is called the bottleneck.
+# Causes come before their consequences; the first finding of a run is its bottleneck.
 LIMITS: tuple[BottleneckLimit, ...] = (
     BottleneckLimit(
         name="client",
         title="the client is the limit",
-        measures="reasons on the client's certificate",
+        measures="number of reasons on the client certificate",
         unit="count",
         above=0,
-        reason="figures of a client that is late are not the server's, so nothing else counts",
+        reason="a late client distorts every other value, so fix it first",
     ),
     BottleneckLimit(
         name="preemptions",
-        title="sequences lose their KV blocks",
+        title="sequences are preempted",
         measures="preemptions / answered requests",
         unit="share",
         above=0.01,
-        reason="a preempted sequence is computed again; from one in a hundred on the P99 holds it",
+        reason="a preempted sequence is recomputed; above 1 in 100 it shows in the P99",
     ),
     BottleneckLimit(
         name="kv_room",
         title="the KV cache is full",
-        measures="tokens that requests in flight would hold beyond the KV room / all of them",
+        measures="KV tokens of requests in flight that do not fit / all their KV tokens",
         unit="share",
         above=0.10,
-        reason="some must wait though slots are free; lengths in flight are known to a tenth",
+        reason="requests wait although slots are free; the estimate is accurate to about 10 %",
     ),
     BottleneckLimit(
         name="idle_slots",
-        title="slots stand idle in a batch",
+        title="batch slots are idle",
         measures="static or no batching: slots without a token in a step / slots in use",
         unit="share",
         above=0.25,
-        reason="answers of unlike lengths leave a quarter idle; continuous batching fills them",
+        reason="answers of different lengths leave a quarter idle; continuous batching fills them",
     ),
     BottleneckLimit(
         name="cache_unused",
-        title="prefixes could be found and are not",
-        measures="prefix hits / prompt tokens, what they lack of the ceiling",
+        title="prefix cache misses",
+        measures="highest possible prefix hit rate − prefix hit rate",
         unit="share",
         above=0.20,
-        reason="a fifth of all prompt tokens computed in vain; blocks and races explain less",
+        reason="a fifth of all prompt tokens is recomputed; block sizes and races explain less",
     ),
     BottleneckLimit(
         name="hidden_prefix",
-        title="what prompts share stands behind what differs",
-        measures="prompt tokens seen before, behind the first that differs / prompt tokens",
+        title="shared prompt text after unique text",
+        measures="repeated prompt tokens after the first unique token / prompt tokens",
         unit="share",
         above=0.20,
-        reason="the same fifth, which no cache finds until the prompt is put in another order",
+        reason="a fifth of all prompt tokens; no prefix cache finds them in this order",
     ),
     BottleneckLimit(
         name="drafts",
-        title="most drafted tokens are thrown away",
-        measures="drafted tokens that were not accepted / drafted tokens",
+        title="most draft tokens are rejected",
+        measures="rejected draft tokens / draft tokens",
         unit="share",
         above=0.85,
-        reason="of five drafted tokens less than 0.75 stand: a step then costs what it brings",
+        reason="fewer than 0.75 of 5 draft tokens are accepted: a step costs as much as it gains",
     ),
     BottleneckLimit(
         name="launches",
         title="steps wait for the host to launch kernels",
-        measures="CUDA graphs or overlap off, few decoding at once: P10 of token gaps / floor",
+        measures="CUDA graphs or overlap off, at most 8 sequences decode: token gap P10 / floor",
         unit="times",
         above=2.0,
-        reason="good kernels reach 60 % of the bandwidth, a factor of 1.7; the rest is the host",
+        reason="good kernels reach 60 % of the bandwidth, a factor of 1.7; the host takes the rest",
     ),
     BottleneckLimit(
         name="far_from_floor",
-        title="steps are far from what the memory allows",
-        measures="CUDA graphs and overlap on, few decoding at once: P10 of token gaps / floor",
+        title="steps are far above the memory-bandwidth floor",
+        measures="CUDA graphs and overlap on, at most 8 sequences decode: token gap P10 / floor",
         unit="times",
         above=5.0,
-        reason="narrow weights and small models reach a third or a fourth; beyond, the host leads",
+        reason="quantized and small models reach 3 to 4 ×; above that the host is the limit",
     ),
     BottleneckLimit(
         name="arrivals",
-        title="requests come faster than they are answered",
-        measures="open loop: requests that piled up from half-way to the last start",
+        title="requests arrive faster than they are answered",
+        measures="open loop: growth of requests in flight, from half-way to the last send",
         unit="count",
         above=0,
-        reason="counted only where waits grow as well: then no finite queue is long enough",
+        reason="counted only if waiting times grow as well: the queue then grows without limit",
     ),
     BottleneckLimit(
         name="queue",
-        title="requests wait before they are computed",
-        measures="time in the engine's queue / TTFT, means of the measured requests",
+        title="requests wait in the engine's queue",
+        measures="mean time in the engine's queue / mean TTFT of the measured requests",
         unit="share",
         above=0.50,
-        reason="more than half of the TTFT is waiting: a faster prefill would not be seen",
+        reason="more than half of the TTFT is waiting, so a faster prefill hardly changes it",
     ),
     BottleneckLimit(
         name="prefill_stalls",
-        title="prefills hold up the answers of others",
-        measures="what gaps beside other prompts' prefills have above a gap without / all gaps",
+        title="prefills delay the tokens of other requests",
+        measures="extra time of token gaps during other prefills / time of all token gaps",
         unit="share",
         above=0.25,
-        reason="a quarter of the time that a reader waits between tokens; below it lies jitter",
+        reason="a quarter of the time between tokens; smaller shares are within the jitter",
     ),
 )
 LIMIT_BY_NAME = {limit.name: limit for limit in LIMITS}

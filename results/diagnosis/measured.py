@@ -1,4 +1,4 @@
-"""What every rule gets and returns: one stored run; one measured value."""
+"""The input and the result of every rule: one stored run, and one measured value."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from harness.results.summary import Certificate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One rule's value in one run, with the evidence in words and what to try.
+    """The value of one rule for one run, with its evidence and remedy.
 
-    value None, `why` given: what is stored does not tell
-    value None, no `why`:    there is nothing to look at, such as drafts where none are made
+    value None, `why` given: data for the rule are missing in the store
+    value None, no `why`:    the rule does not apply, such as `drafts` without speculation
     """
 
     value: float | None = None
@@ -28,7 +28,7 @@ NOTHING_TO_SEE = Measured()
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DiagnosedRun:
-    """One run, as every rule sees it."""
+    """One stored run with its metrics and certificate."""
 
     table: RecordTable
     metrics: RunMetrics
@@ -37,36 +37,36 @@ class DiagnosedRun:
 
     @property
     def counters(self) -> CounterMoves:
-        """How far the server's counters moved."""
+        """Increase of the server's counters during the run."""
         return self.manifest.counters
 
     @property
     def facts(self) -> EngineFacts:
-        """What the engine reported of itself."""
+        """Facts that the engine reported about itself."""
         return self.manifest.facts
 
     def toggle(self, name: str) -> str | None:
-        """Return the requested value of a toggle; None where none was requested."""
+        """Return the requested value of a toggle; None if the run requested no value."""
         value = self.manifest.toggles.get(name)
         return None if value == "as it is" else value
 
     @property
     def caching_next(self) -> str:
-        """The advice to cache prefixes, before other advice; empty where that is done already."""
+        """Advice to turn prefix caching on, to put before other advice; empty if it is on."""
         on = self.toggle("prefix_caching") == "on" and self.toggle("paged_kv") != "off"
-        return "" if on else "turn prefix_caching on so that less is computed, "
+        return "" if on else "turn prefix_caching on to compute fewer tokens, "
 
     @property
     def open_loop(self) -> bool:
-        """Whether requests were due at times of their own."""
+        """Whether the load was open loop."""
         return self.manifest.load.is_open_loop
 
     @property
     def answered(self) -> int:
-        """Requests that were answered well."""
+        """Number of requests that succeeded."""
         return int(self.metrics.requests["ok"].sum())
 
 
 def not_stored(what: str) -> Measured:
-    """Return that a value is not stored, so that nothing can be judged."""
+    """Return a result without a value, because `what` is not stored."""
     return Measured(why=f"{what} is not stored")

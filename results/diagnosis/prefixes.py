@@ -1,4 +1,4 @@
-"""Prefix hits: those that could be and are not, and those that the order of a prompt hides."""
+"""The rules for prefix caching: missed hits, and hits that the order of the prompt prevents."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from harness.results.units import significant
 
 
 def cache_unused(run: DiagnosedRun) -> Measured:
-    """Measure what the hit rate lacks of its ceiling."""
+    """Return the highest possible prefix hit rate minus the measured one."""
     ceiling, rate = run.metrics.run.prefix_hit_ceiling, run.metrics.run.prefix_hit_rate
     off = "off" in (run.toggle("prefix_caching"), run.toggle("paged_kv"))
     if ceiling is None:
-        return not_stored("how much of the prompts a cache could find")
+        return not_stored("the highest possible prefix hit rate")
     if rate is None and not off:
-        return not_stored("how much of the prompts the cache found")
+        return not_stored("the prefix hit rate")
     rate = 0.0 if off or rate is None else rate
     cause, remedy = _cause(run, off=off)
     return Measured(
         value=max(0.0, ceiling - rate),
-        evidence=f"{rate:.0%} of the prompt tokens were found in the prefix cache, {ceiling:.0%} "
-        f"could be; {_shared(run)}{cause}",
+        evidence=f"the prefix hit rate is {rate:.0%}, {ceiling:.0%} is possible; "
+        f"{_shared(run)}{cause}",
         remedy=remedy,
     )
 
@@ -33,40 +33,40 @@ def _cause(run: DiagnosedRun, *, off: bool) -> tuple[str, str]:
     evicted = run.counters.evicted_blocks
     if evicted:
         return (
-            f"{evicted:,.0f} blocks were dropped to make room",
-            "give the KV cache room (kv_cache_dtype fp8, more GPUs), or send like requests at once",
+            f"{evicted:,.0f} KV blocks were evicted",
+            "enlarge the KV cache (kv_cache_dtype fp8, more GPUs), or send equal prefixes together",
         )
-    known = "nothing was dropped" if evicted == 0 else "whether blocks were dropped is not counted"
+    known = "no KV block was evicted" if evicted == 0 else "evicted KV blocks are not counted"
     return (
-        f"{known}: the same beginning was asked again before it had been computed once",
-        "send the shared prefix once before the load (cache: primed), or start more slowly",
+        f"{known}: requests with the same prefix were sent before its first computation ended",
+        "send the shared prefix once before the load (cache: primed), or ramp up more slowly",
     )
 
 
 def hidden_prefix(run: DiagnosedRun) -> Measured:
-    """Measure what was seen before and stands behind the first token that differs."""
+    """Return the share of prompt tokens that are repeated after the first unique token."""
     overlap = run.manifest.prompt_overlap
     if overlap is None:
-        return not_stored("where prompts differ")
+        return not_stored("the overlap of the prompts")
     if not overlap.prompt_tokens:
         return NOTHING_TO_SEE
     hidden = overlap.hidden_tokens / overlap.prompt_tokens
     return Measured(
         value=hidden,
-        evidence=f"{_shared(run)}{hidden:.0%} of the prompt tokens were asked before but stand "
-        "behind that place, where no prefix cache finds them",
-        remedy="put what changes (a time, an id, the user's text) behind what stays (instructions, "
-        "documents, tools)",
+        evidence=f"{_shared(run)}{hidden:.0%} of the prompt tokens are repeated after that point, "
+        "where a prefix cache cannot find them",
+        remedy="move changing text (a time, an id, the user's question) after constant text "
+        "(instructions, documents, tools)",
     )
 
 
 def _shared(run: DiagnosedRun) -> str:
-    """Return where prompts differ from those before, in words; nothing where it is not stored."""
+    """Return how much the median prompt shares with earlier ones; empty if it is not stored."""
     overlap = run.manifest.prompt_overlap
     if overlap is None:
         return ""
     mean = overlap.prompt_tokens / max(1, len(run.metrics.requests))
     return (
-        f"the median prompt begins as an earlier one for {overlap.diverge_after_tokens:,.0f} "
-        f"tokens (of {significant(mean)} on average); "
+        f"the median prompt shares its first {overlap.diverge_after_tokens:,.0f} tokens with an "
+        f"earlier one (mean length {significant(mean)} tokens); "
     )

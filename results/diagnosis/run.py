@@ -1,4 +1,4 @@
-"""One run held against every limit: its bottleneck, what else was found, what cannot be said."""
+"""The diagnosis of one run: its bottleneck, its other findings and the rules without data."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Finding:
     limit: float
     unit: str
     evidence: str
-    next: str  # what to try
+    next: str  # the remedy to try
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDiagnosis:
-    """What limits one run."""
+    """The bottleneck and all findings of one run."""
 
     bottleneck: str | None = None  # the first of the findings
     findings: tuple[Finding, ...] = ()
-    measured: Mapping[str, float | None]  # limit → value; None: not known, or nothing to measure
-    unjudged: Mapping[str, str]  # limit → why nothing can be judged
+    measured: Mapping[str, float | None]  # limit → value; None: unknown or not applicable
+    unjudged: Mapping[str, str]  # limit → the missing data
 
 
 _RULES: Mapping[str, Callable[[DiagnosedRun], Measured]] = {
@@ -58,7 +58,7 @@ _RULES: Mapping[str, Callable[[DiagnosedRun], Measured]] = {
 
 
 def diagnose_run(stored: StoredRun) -> RunDiagnosis:
-    """Diagnose one run: compare what every rule measures with its limit."""
+    """Diagnose one run: compare the value of every rule with its limit."""
     metrics = run_metrics(stored.records, stored.manifest)
     run = DiagnosedRun(
         table=stored.records,

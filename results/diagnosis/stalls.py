@@ -1,4 +1,4 @@
-"""Prefill interference: tokens that come late because other prompts are being computed."""
+"""The rule for prefill interference: tokens delayed by the prefill of other requests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from harness.results.diagnosis.measured import NOTHING_TO_SEE, DiagnosedRun, Mea
 from harness.results.metrics import event_gaps
 from harness.results.units import significant
 
-_LEAST_GAPS = 100  # fewer say nothing
-_LEAST_ALONE = 0.01  # of all gaps, that must lie beside no prefill to be the measure of the others
-_UNDISTURBED = 10  # percentile of all gaps that stands in for them
+_LEAST_GAPS = 100  # with fewer gaps the rule does not apply
+_LEAST_ALONE = 0.01  # share of gaps without a prefill from which their median is the reference
+_UNDISTURBED = 10  # percentile of all gaps, the reference below that share
 
 
 def prefill_stalls(run: DiagnosedRun) -> Measured:
-    """Measure what gaps beside prefills have above a gap without, as a share of all gaps."""
+    """Return the extra time of token gaps during other prefills, as a share of all gap time."""
     gaps_ms, beside = gaps_beside_prefills(run)
     if len(run.metrics.requests) < 2 or len(gaps_ms) < _LEAST_GAPS:
         return NOTHING_TO_SEE
@@ -26,18 +26,18 @@ def prefill_stalls(run: DiagnosedRun) -> Measured:
     share = lost_ms / float(gaps_ms.sum())
     p50_ms, p99_ms = (float(one) for one in np.percentile(gaps_ms, (50, 99)))
     mixed, steps = run.counters.mixed_steps, run.counters.steps
-    held = f"; {mixed / steps:.0%} of the steps held prompt tokens too" if mixed and steps else ""
+    both = f"; {mixed / steps:.0%} of the steps also prefill" if mixed and steps else ""
     return Measured(
         value=share,
-        evidence=f"{share:.0%} of the time between tokens is lost beside prefills: the median gap "
-        f"without one takes {significant(base_ms)} ms; of all gaps the median is "
-        f"{significant(p50_ms)} ms, P99 {significant(p99_ms)}{held}",
+        evidence=f"prefills of other requests take {share:.0%} of the time between tokens: the "
+        f"median gap without a prefill is {significant(base_ms)} ms; over all gaps p50 is "
+        f"{significant(p50_ms)} ms and p99 {significant(p99_ms)} ms{both}",
         remedy=_remedy(run),
     )
 
 
 def gaps_beside_prefills(run: DiagnosedRun) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the measured gaps between tokens in ms, and which lie beside another's prefill."""
+    """Return the measured token gaps in ms, and which of them overlap another prefill."""
     answered = run.metrics.requests[run.metrics.requests["ok"]]
     starts_ns, ends_ns = _gaps(run)
     work = _prefills(answered["placed_ns"].to_numpy(), answered["first_token_ns"].to_numpy())
@@ -46,15 +46,15 @@ def gaps_beside_prefills(run: DiagnosedRun) -> tuple[NDArray[np.float64], NDArra
 
 def _remedy(run: DiagnosedRun) -> str:
     if run.toggle("chunked_prefill") == "off":
-        return "turn chunked_prefill on: a step then takes a part of a prompt and all who decode"
+        return "turn chunked_prefill on: a step then prefills part of a prompt and decodes the rest"
     return (
-        f"{run.caching_next}lower max_batched_tokens (smaller chunks: shorter gaps, later "
-        "first tokens), or prefill on servers of their own"
+        f"{run.caching_next}lower max_batched_tokens (smaller chunks: shorter gaps, higher TTFT), "
+        "or run prefill on separate servers"
     )
 
 
 def _gaps(run: DiagnosedRun) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return start and end of each gap between token events of answered, measured requests."""
+    """Return start and end of each gap between token events of the measured requests."""
     table, requests = run.table, run.metrics.requests
     chosen = (requests["ok"] & requests["measured"] & requests["in_order"]).to_numpy()
     _, inside = event_gaps(table, chosen)
@@ -65,10 +65,10 @@ def _gaps(run: DiagnosedRun) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 def _prefills(
     sent_ns: NDArray[np.float64], first_ns: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return when prompts were computed, as intervals one after the other.
+    """Return the estimated prefill intervals, which do not overlap.
 
-    Engines take prompts as they came. So the work for one begins when it was sent or, if that is
-    later, when the one before had its first token, and ends with its own.
+    Engines prefill in order of arrival. A prefill starts when the request is sent or, if later,
+    when the previous request has its first token. It ends at the request's own first token.
     """
     order = np.argsort(first_ns, kind="stable")
     ends = first_ns[order]
@@ -82,7 +82,7 @@ def _overlap(
     work_starts: NDArray[np.float64],
     work_ends: NDArray[np.float64],
 ) -> NDArray[np.bool_]:
-    """Return which gaps overlap an interval of work; these do not overlap each other."""
+    """Return which gaps overlap a work interval; work intervals do not overlap each other."""
     some = work_ends > work_starts
     work_starts, work_ends = work_starts[some], work_ends[some]
     if not len(work_ends):

@@ -1,4 +1,4 @@
-"""The diagnosis in print: a few lines for each workload at each load, however many runs."""
+"""The diagnosis as text: a few lines for each workload and load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.results.panels import unmeasured
 from harness.results.units import count
 
 _WIDTH = 100
-_NAMED = 4  # arms that are named one by one
+_NAMED = 4  # arms listed by name
 _INDENT = "  "
 
 
@@ -39,8 +39,8 @@ def _panel(panel: PanelDiagnosis) -> Iterator[str]:
     if panel.clear_arms:
         yield from _wrapped(f"no bottleneck found: {_names(panel.clear_arms)}", _INDENT)
     if panel.not_judged_arms:
-        none = f"not looked at, no run is good: {_names(panel.not_judged_arms)}"
-        yield from _wrapped(none, _INDENT)
+        skipped = f"not diagnosed, no valid run: {_names(panel.not_judged_arms)}"
+        yield from _wrapped(skipped, _INDENT)
 
 
 def _title(found: SharedFinding) -> str:
@@ -49,15 +49,15 @@ def _title(found: SharedFinding) -> str:
 
 
 def _whose(found: SharedFinding, arms: int) -> str:
-    """Return which arms have it first of all, and which beside something else."""
+    """Return the arms whose bottleneck it is, and the arms that have another bottleneck."""
     first, also = found.bottleneck_of, found.also_in
     if arms == 1:
-        return "the bottleneck" if first else "beside it"
+        return "the bottleneck" if first else "also found"
     parts = []
     if first:
         parts.append(f"the bottleneck of {len(first)} of {arms} arms ({_names(first)})")
     if also:
-        parts.append(f"{'also' if first else 'beside another'} in {_names(also)}")
+        parts.append(f"also found in {_names(also)}")
     return "; ".join(parts)
 
 
@@ -67,7 +67,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _unjudged(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield each thing that could not be judged once, and in how many runs."""
+    """Yield each rule that lacks data once, with the number of runs, then the runs left out."""
     runs, found = diagnosis.summary.runs, diagnosis.found
     judged = [found[run.key] for run in runs if run.key in found]
     whys = Counter((name, why) for one in judged for name, why in one.unjudged.items())
@@ -78,7 +78,7 @@ def _unjudged(diagnosis: Diagnosis) -> Iterator[str]:
         title = LIMIT_BY_NAME[name].title
         yield from _wrapped(f"not judged in {count(number, 'run')}, “{title}”: {why}", "")
     for status, number in statuses.items():
-        yield from _wrapped(f"not looked at: {count(number, 'run')} {status}", "")
+        yield from _wrapped(f"not diagnosed: {count(number, 'run')} {status}", "")
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Waiting: for a late client, for capacity that is not there, in the engine's queue."""
+"""The rules for waiting: a late client, a rate above capacity, the engine's queue."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from harness.results.warnings import backlog_of, more_sequences, peak_in_flight
 
 
 def client(run: DiagnosedRun) -> Measured:
-    """Measure how much stands against the client of the run."""
+    """Return how many reasons make the client of the run DEGRADED or INVALID."""
     certificate = run.certificate
     if run.manifest.client is None:
         virtual = run.manifest.clock == "virtual"
-        return NOTHING_TO_SEE if virtual else not_stored("what the client noted of itself")
+        return NOTHING_TO_SEE if virtual else not_stored("the client's own measurement")
     against = [one for one in certificate.reasons if one.verdict in (DEGRADED, INVALID)]
     if not against:
         known = certificate.verdict is not None
-        return Measured(value=0) if known else not_stored("how late the client's loop was")
+        return Measured(value=0) if known else not_stored("the lag of the client's event loop")
     worst = against[0]
     return Measured(
         value=len(against),
@@ -29,7 +29,7 @@ def client(run: DiagnosedRun) -> Measured:
 
 
 def arrivals(run: DiagnosedRun) -> Measured:
-    """Measure what piled up in an open loop whose waits grow."""
+    """Return how many requests piled up in an open loop with growing waiting times."""
     if not run.open_loop:
         return NOTHING_TO_SEE
     backlog = backlog_of(run.metrics.requests, run.metrics.window)
@@ -38,19 +38,19 @@ def arrivals(run: DiagnosedRun) -> Measured:
     return Measured(
         value=backlog.in_flight_end - backlog.in_flight_middle,
         evidence=f"{backlog.in_flight_middle:,} requests in flight half-way, "
-        f"{backlog.in_flight_end:,} at the last start; {significant(backlog.due_rps)} requests/s "
-        f"were due, {significant(backlog.answered_rps)} were answered, and "
-        f"{significant(backlog.drain_s)} s were left to do",
-        remedy=f"ask for at most {significant(backlog.answered_rps)} requests/s, or add GPUs or "
-        "servers: every further second of this load waits longer",
+        f"{backlog.in_flight_end:,} at the last send; {significant(backlog.due_rps)} requests/s "
+        f"were due and {significant(backlog.answered_rps)} were answered; the backlog took "
+        f"{significant(backlog.drain_s)} s to finish",
+        remedy=f"lower the rate to at most {significant(backlog.answered_rps)} requests/s, or add "
+        "GPUs or servers",
     )
 
 
 def queue(run: DiagnosedRun) -> Measured:
-    """Measure the share of the TTFT that the engine's queue took, in the measured window.
+    """Return the share of the TTFT spent in the engine's queue, in the measured window.
 
-    The engine counts over the whole run, its ramp included, in which all ask at once. What is not
-    waiting in it, prefill and the way of the answer, is taken to be the same in the window.
+    The engine counts queue time over the whole run, ramp-up included. The rest of the TTFT (prefill
+    and transfer) is assumed to be the same in the window, and everything above it is queue time.
     """
     queued_ns = run.counters.queued_ns
     if queued_ns is None:
@@ -68,33 +68,33 @@ def queue(run: DiagnosedRun) -> Measured:
     cause, remedy = _cause(run)
     return Measured(
         value=share,
-        evidence=f"{share:.0%} of the TTFT is the engine's queue: {significant(mean_ms)} ms of "
+        evidence=f"{share:.0%} of the TTFT is queue time: {significant(mean_ms)} ms of "
         f"{significant(mean_ttft_ms)} ms on average; {cause}",
         remedy=remedy,
     )
 
 
 def _cause(run: DiagnosedRun) -> tuple[str, str]:
-    """Return what those who wait wait for, as far as it is known, and what to try."""
+    """Return the probable cause of the waiting, and the remedy."""
     running, limit = run.counters.peak_running, run.facts.running_limit
     if run.toggle("batching") in ("static", "none"):
         return (
-            f"batching is {run.toggle('batching')}, so they wait for a batch to end",
-            "turn batching to continuous",
+            f"batching is {run.toggle('batching')}, so requests wait for a batch to end",
+            "set batching to continuous",
         )
     in_flight = peak_in_flight(run.metrics.requests)
     if limit is not None and (in_flight if running is None else running) >= limit:
         return (
-            f"all {limit:,} slots are taken",
-            f"{more_sequences(run.manifest, in_flight)}; or ask for less",
+            f"all {limit:,} slots are in use",
+            f"{more_sequences(run.manifest, in_flight)}; or lower the load",
         )
-    room = kv_room(run)
+    shortage = kv_room(run)
     prefill = (
-        f"{run.caching_next}raise max_batched_tokens (more prompt tokens a step, but longer gaps), "
-        "or add GPUs"
+        f"{run.caching_next}raise max_batched_tokens (more prompt tokens per step, longer token "
+        "gaps), or add GPUs"
     )
-    if room.value is None:
-        return "neither slots nor KV room are known to be short", prefill
-    if room.value > LIMIT_BY_NAME["kv_room"].above:
-        return "the KV cache is full", room.remedy
-    return "slots and KV room are left, so prompts wait for each other's prefill", prefill
+    if shortage.value is None:
+        return "the cause is unknown: the KV demand of the requests is not stored", prefill
+    if shortage.value > LIMIT_BY_NAME["kv_room"].above:
+        return "the KV cache is full", shortage.remedy
+    return "slots and KV blocks are free, so requests wait for the prefill of others", prefill

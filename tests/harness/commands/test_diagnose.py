@@ -41,7 +41,7 @@ SYSTEM_PROMPT = (
 
 
 def stored(folder: Path, **changes: Any) -> Path:
-    """Store one run of known records with such a manifest, as a sweep; return its folder."""
+    """Store one run of known records as a sweep and return its folder."""
     create_sweep(folder / "runs")
     manifest = known_manifest(**changes)
     plan = {"name": "known", "created": "2026-01-01T00:00:00+00:00", "model": "m", "seed": 1}
@@ -54,7 +54,7 @@ def stored(folder: Path, **changes: Any) -> Path:
 def test_a_sweep_of_many_runs_is_one_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each bottleneck stands once with the arms that have it, within 100 columns."""
+    """Each bottleneck appears once with its arms, at most 100 columns wide."""
     folder = play(tmp_path, toggles=SWITCHES, workload=SYSTEM_PROMPT, load=BUSY)
 
     assert main(["diagnose", str(folder)]) == 0
@@ -64,14 +64,14 @@ def test_a_sweep_of_many_runs_is_one_page(
     assert max(map(len, lines)) <= 100
     assert "SIMULATED" in lines[0]
     text = " ".join(" ".join(lines).split())
-    assert text.count("SLOTS STAND IDLE IN A BATCH") == 1
+    assert text.count("BATCH SLOTS ARE IDLE") == 1
     assert "(batching static, batching none)" in text
     assert "no bottleneck found: baseline" in text
     assert "try: turn prefix_caching on" in text
 
 
 def test_the_document_holds_every_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With `--json`: each run's bottleneck, all that was measured, and the limits."""
+    """`--json` prints each run's bottleneck, all measured values and the limits."""
     folder = play(tmp_path, toggles="[prefix_caching]", workload=SYSTEM_PROMPT)
 
     assert main(["diagnose", str(folder), "--json"]) == 0
@@ -89,7 +89,7 @@ def test_the_document_holds_every_run(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_nothing_in_the_folder_changes(tmp_path: Path) -> None:
-    """A diagnosis reads; it writes neither summary nor plots."""
+    """`harness diagnose` writes neither a summary nor plots."""
     folder = play(tmp_path)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -98,8 +98,8 @@ def test_nothing_in_the_folder_changes(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_a_client_that_is_late_is_named_first(tmp_path: Path) -> None:
-    """The embedded engine's own run, with a late client's notes beside it: nothing else counts."""
+def test_a_late_client_is_the_first_finding(tmp_path: Path) -> None:
+    """A client that is late comes before every other finding of the run."""
     folder = play(tmp_path, base="{max_model_len: 8192, max_num_seqs: 2}", load=BUSY)
     [run, *_] = list(read_runs(folder))
     manifest = {
@@ -119,7 +119,7 @@ def test_a_client_that_is_late_is_named_first(tmp_path: Path) -> None:
 
 
 def test_a_client_on_virtual_time_is_no_limit(tmp_path: Path) -> None:
-    """There it takes no time, so there is nothing to look at."""
+    """On virtual time the client takes no time, so the rule does not apply."""
     run = diagnosed(tmp_path)["baseline"]
 
     assert run["measured"]["client"] is None
@@ -129,7 +129,7 @@ def test_a_client_on_virtual_time_is_no_limit(tmp_path: Path) -> None:
 def test_what_is_not_stored_is_not_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run without counters and facts gets no finding, and the page says what is missing."""
+    """A run without counters and facts has no finding, and the output lists the missing data."""
     folder = stored(tmp_path, toggles={}, clock="monotonic")
 
     assert main(["diagnose", str(folder)]) == 0
@@ -137,27 +137,25 @@ def test_what_is_not_stored_is_not_judged(
     text = " ".join(capsys.readouterr().out.split())
     assert "no bottleneck found: baseline" in text
     for why in (
-        "what the client noted of itself is not stored",
-        "how often sequences were preempted is not stored",
+        "the client's own measurement is not stored",
+        "the number of preemptions is not stored",
         "the size of the KV cache is not stored",
-        "how the engine batches is not stored",
-        "where prompts differ is not stored",
-        "whether CUDA graphs are on is not stored",
+        "the batching mode of the engine is not stored",
+        "the overlap of the prompts is not stored",
+        "the state of CUDA graphs (on or off) is not stored",
         "the time in the engine's queue is not stored",
     ):
         assert f"”: {why}" in text
     assert diagnosis(folder).document()["runs"][0]["measured"]["queue"] is None
 
 
-def test_a_run_that_failed_is_not_looked_at(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its figures would be those of whoever failed; the exit code is that of the report."""
+def test_a_void_run_is_not_diagnosed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A void run has no findings; the exit code is the same as that of `harness report`."""
     folder = stored(tmp_path, status="void", reason="prefix_caching: on was asked for")
 
     assert main(["diagnose", str(folder)]) == 1
 
-    assert "not looked at: 1 run void" in capsys.readouterr().out
+    assert "not diagnosed: 1 run void" in capsys.readouterr().out
     assert diagnosis(folder).document()["runs"][0]["judged"] is False
 
 
@@ -165,24 +163,24 @@ def test_a_run_that_failed_is_not_looked_at(
 def test_a_folder_of_no_sweep_is_exit_2(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As of `harness report`: one line, nothing on stdout."""
+    """The error is one line on stderr, as for `harness report`; stdout is empty."""
     (tmp_path / "sweep.yaml").write_text("", encoding="utf-8")
 
     assert main(["diagnose", str(tmp_path / name)]) == 2
 
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "expected the folder of a sweep" in told.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "expected the folder of a sweep" in printed.err
 
 
-def test_vllm_tells_its_queue_in_seconds() -> None:
-    """Summed over requests that ended, and kept as nanoseconds."""
+def test_the_queue_time_of_vllm_is_read_in_seconds() -> None:
+    """VLLM reports the sum over finished requests in seconds; it is stored in nanoseconds."""
     assert totals_of(ServerMetrics(QUEUE), None).queued_ns == 1_250_000_000
     assert totals_of(ServerMetrics(""), None).queued_ns is None
 
 
-def test_an_attached_server_tells_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The move over the run, of whatever server has vLLM's name for it."""
+def test_the_queue_time_of_an_attached_server_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any server with vLLM's metric name gives the increase over the run."""
     pages = iter((QUEUE, QUEUE.replace("1.25", "3.5")))
     monkeypatch.setattr(attach, "query", lambda *_, **__: HttpReply(200, next(pages).encode()))
     server = Attached(
@@ -199,8 +197,8 @@ def test_an_attached_server_tells_its_queue(monkeypatch: pytest.MonkeyPatch) -> 
     assert moved == ServerCounters(queued_ns=2_250_000_000)
 
 
-def test_the_served_engine_tells_its_queue() -> None:
-    """`harness serve` has vLLM's histogram: two requests at once, and neither waits for ever."""
+def test_the_served_engine_reports_its_queue_time() -> None:
+    """`harness serve` exports vLLM's queue histogram."""
 
     async def main_(served: Served) -> None:
         for _ in range(2):
@@ -213,7 +211,7 @@ def test_the_served_engine_tells_its_queue() -> None:
 
 
 def test_floors_are_those_of_the_roofline() -> None:
-    """Weights once and the KV of all contexts: what the step times call the roof."""
+    """The floor is the time to read the weights and the KV of all contexts once."""
     toggles = {**BASELINE, "tensor_parallel": ToggleValue("4")}
     settings = EngineSettings(
         model="llama-3-70b", gpu="a100-80gb", gpu_count=4, max_model_len=4096, toggles=toggles
@@ -229,8 +227,8 @@ def test_floors_are_those_of_the_roofline() -> None:
     assert decode_floor(other) is None
 
 
-def test_overlap_counts_what_stands_behind_the_place_where_prompts_differ() -> None:
-    """Shared from the start, or seen before behind something new; never both."""
+def test_overlap_counts_repeated_tokens_after_the_first_unique_one() -> None:
+    """A token is either shared from the start or repeated after unique text, never both."""
     own, other, system, request_set = (Segment(text, 10 * text) for text in (1, 2, 3, 4))
     prompts = [(own, system), (other, system, request_set), (own, system, request_set)]
 

@@ -1,4 +1,4 @@
-"""The embedded engine, brought into each state that holds a server back, is told what it is."""
+"""Tests of every diagnosis rule on runs of the embedded engine with and without the bottleneck."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ TENANTS = (
     "{kind: shared-prefix, name: w, prefix_tokens: 1600, suffix_tokens: 100, output_tokens: 20, "
     "groups: 20}"
 )
-TIGHT = "{max_model_len: 8192, memory_utilization: 0.5}"  # room for some 18,000 tokens
+TIGHT = "{max_model_len: 8192, memory_utilization: 0.5}"  # about 24,000 KV tokens
 
 
-def test_a_tight_cache_is_named(tmp_path: Path) -> None:
-    """Sequences that lose their blocks, and tokens that find no room, with both figures."""
+def test_a_small_kv_cache_is_reported(tmp_path: Path) -> None:
+    """A KV cache that is too small gives the findings `preemptions` and `kv_room`."""
     run = diagnosed(tmp_path, base=TIGHT, workload=ANSWERS, load="{concurrency: 64, requests: 128}")
 
     assert names(run["baseline"])[:2] == ["preemptions", "kv_room"]
     assert "preemptions in 128 requests" in finding(run["baseline"], "preemptions")["evidence"]
-    assert "the KV cache has room for" in finding(run["baseline"], "kv_room")["evidence"]
-    assert "lower max_num_seqs" in finding(run["baseline"], "preemptions")["next"]
+    assert "the KV cache has 24," in finding(run["baseline"], "kv_room")["evidence"]
+    assert "lower the concurrency or max_num_seqs" in finding(run["baseline"], "preemptions")["next"]
 
 
-def test_a_wide_cache_is_not(tmp_path: Path) -> None:
-    """The same load where all of it fits."""
+def test_a_large_kv_cache_is_not_reported(tmp_path: Path) -> None:
+    """The same load has neither finding if it fits into the KV cache."""
     run = diagnosed(tmp_path, workload=ANSWERS, load="{concurrency: 64, requests: 128}")
 
     assert not {"preemptions", "kv_room"} & set(names(run["baseline"]))
@@ -50,7 +50,7 @@ def test_a_wide_cache_is_not(tmp_path: Path) -> None:
 
 
 def test_contiguous_blocks_fill_the_cache(tmp_path: Path) -> None:
-    """Without paging each sequence takes its longest length; with it the same load fits."""
+    """Without paging each sequence takes the maximum length; with paging the same load fits."""
     runs = diagnosed(
         tmp_path,
         toggles="[paged_kv]",
@@ -60,13 +60,13 @@ def test_contiguous_blocks_fill_the_cache(tmp_path: Path) -> None:
 
     found = finding(runs["paged_kv=off"], "kv_room")
     assert runs["paged_kv=off"]["bottleneck"] == "kv_room"
-    assert "8,192 each, its longest length since blocks are not paged" in found["evidence"]
+    assert "8,192 each, the maximum length, because paged_kv is off" in found["evidence"]
     assert found["next"] == "turn paged_kv on"
     assert "kv_room" not in names(runs["baseline"])
 
 
 def test_a_static_batch_has_idle_slots(tmp_path: Path) -> None:
-    """Answers of unlike lengths leave slots idle; continuous batching fills them."""
+    """Answers of different lengths leave slots idle; continuous batching fills them."""
     runs = diagnosed(
         tmp_path,
         toggles="[{batching: [continuous, static, none]}]",
@@ -77,24 +77,24 @@ def test_a_static_batch_has_idle_slots(tmp_path: Path) -> None:
     static = runs["batching=static"]
     assert static["bottleneck"] == "idle_slots"
     assert "batching is static" in finding(static, "idle_slots")["evidence"]
-    assert "turn batching to continuous" in finding(static, "idle_slots")["next"]
+    assert "set batching to continuous" in finding(static, "idle_slots")["next"]
     assert finding(runs["batching=none"], "idle_slots")["value"] > 0.9
     assert "idle_slots" not in names(runs["baseline"])
 
 
-def test_arrivals_above_capacity_are_named(tmp_path: Path) -> None:
-    """An open loop that asks for more than is answered piles up, and says what was answered."""
+def test_a_rate_above_capacity_is_reported(tmp_path: Path) -> None:
+    """A request rate above capacity is a finding with the answered rate."""
     run = diagnosed(
         tmp_path, workload=LONG_PROMPTS, load="{rate: 10, duration: 20 s, arrivals: constant}"
     )["baseline"]
 
     assert run["bottleneck"] == "arrivals"
     assert "requests/s were due" in finding(run, "arrivals")["evidence"]
-    assert "ask for at most" in finding(run, "arrivals")["next"]
+    assert "lower the rate to at most" in finding(run, "arrivals")["next"]
 
 
-def test_arrivals_below_capacity_are_not(tmp_path: Path) -> None:
-    """The same prompts at a rate that is answered."""
+def test_a_rate_below_capacity_is_not_reported(tmp_path: Path) -> None:
+    """The same prompts at a rate below capacity have no finding."""
     run = diagnosed(
         tmp_path, workload=LONG_PROMPTS, load="{rate: 0.5, duration: 60 s, arrivals: constant}"
     )["baseline"]
@@ -104,8 +104,8 @@ def test_arrivals_below_capacity_are_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("slots", "named"), [(4, True), (64, False)])
-def test_waiting_for_a_slot_is_named(tmp_path: Path, slots: int, named: bool) -> None:
-    """With four slots for sixteen users most of the TTFT is the queue; with enough it is not."""
+def test_waiting_for_a_slot_is_reported(tmp_path: Path, slots: int, named: bool) -> None:
+    """With 4 slots for 16 users most of the TTFT is queue time; with 64 slots it is not."""
     run = diagnosed(
         tmp_path,
         base=f"{{max_model_len: 8192, max_num_seqs: {slots}}}",
@@ -115,21 +115,21 @@ def test_waiting_for_a_slot_is_named(tmp_path: Path, slots: int, named: bool) ->
     assert ("queue" in names(run)) is named
     if named:
         assert run["bottleneck"] == "queue"
-        assert "all 4 slots are taken" in finding(run, "queue")["evidence"]
+        assert "all 4 slots are in use" in finding(run, "queue")["evidence"]
         assert "raise max_num_seqs" in finding(run, "queue")["next"]
 
 
-def test_prompts_that_wait_for_each_others_prefill_are_told_apart(tmp_path: Path) -> None:
-    """Where slots and KV room are left, it is the prompt tokens of a step that are short."""
+def test_waiting_for_other_prefills_has_its_own_cause(tmp_path: Path) -> None:
+    """If slots and KV blocks are free, the remedy is more prompt tokens per step."""
     run = diagnosed(tmp_path, workload=LONG_PROMPTS, load="{concurrency: 16, requests: 64}")
 
     found = finding(run["baseline"], "queue")
-    assert "prompts wait for each other's prefill" in found["evidence"]
+    assert "requests wait for the prefill of others" in found["evidence"]
     assert "raise max_batched_tokens" in found["next"]
 
 
-def test_whole_prompts_hold_up_others(tmp_path: Path) -> None:
-    """Long prompts beside answers stall these; without chunks the remedy is to have them."""
+def test_long_prefills_delay_the_tokens_of_other_requests(tmp_path: Path) -> None:
+    """Long prompts delay decoding requests; the first remedy is chunked prefill."""
     runs = diagnosed(
         tmp_path,
         toggles="[chunked_prefill]",
@@ -138,21 +138,21 @@ def test_whole_prompts_hold_up_others(tmp_path: Path) -> None:
     )
 
     whole = finding(runs["chunked_prefill=off"], "prefill_stalls")
-    assert "lost beside prefills" in whole["evidence"]
+    assert "prefills of other requests take" in whole["evidence"]
     assert "turn chunked_prefill on" in whole["next"]
     assert "smaller chunks" in finding(runs["baseline"], "prefill_stalls")["next"]
 
 
-def test_short_prompts_hold_up_nobody(tmp_path: Path) -> None:
-    """Tokens come evenly where a prompt is a part of a step."""
+def test_short_prefills_delay_no_tokens(tmp_path: Path) -> None:
+    """Token gaps are even if a prompt fits into a part of a step."""
     run = diagnosed(tmp_path, workload=SHORT_PROMPTS, load="{concurrency: 8, requests: 48}")
 
     assert "prefill_stalls" not in names(run["baseline"])
     assert run["baseline"]["measured"]["prefill_stalls"] < 0.1
 
 
-def test_a_cache_that_is_off_is_named(tmp_path: Path) -> None:
-    """What could be found and is not, where prompts begin alike, and what to turn on."""
+def test_prefix_caching_that_is_off_is_reported(tmp_path: Path) -> None:
+    """Prompts with a shared prefix and no prefix cache give a finding that names the toggle."""
     runs = diagnosed(
         tmp_path,
         toggles="[prefix_caching]",
@@ -162,21 +162,21 @@ def test_a_cache_that_is_off_is_named(tmp_path: Path) -> None:
 
     off = runs["prefix_caching=off"]
     assert off["bottleneck"] == "cache_unused"
-    assert "0% of the prompt tokens were found" in finding(off, "cache_unused")["evidence"]
-    assert "begins as an earlier one for 1,600" in finding(off, "cache_unused")["evidence"]
+    assert "the prefix hit rate is 0%" in finding(off, "cache_unused")["evidence"]
+    assert "shares its first 1,600 tokens" in finding(off, "cache_unused")["evidence"]
     assert finding(off, "cache_unused")["next"] == "turn prefix_caching on"
     assert "cache_unused" not in names(runs["baseline"])
 
 
-def test_a_cache_that_forgets_is_told_apart(tmp_path: Path) -> None:
-    """It is on, but more tenants take turns than it has room for."""
+def test_evicted_kv_blocks_have_their_own_cause(tmp_path: Path) -> None:
+    """With more shared prefixes than the KV cache can store, the cause is eviction."""
     run = diagnosed(tmp_path, base=TIGHT, workload=TENANTS, load="{concurrency: 2, requests: 80}")[
         "baseline"
     ]
 
     assert run["bottleneck"] == "cache_unused"
-    assert "blocks were dropped to make room" in finding(run, "cache_unused")["evidence"]
-    assert "KV cache room" in finding(run, "cache_unused")["next"]
+    assert "KV blocks were evicted" in finding(run, "cache_unused")["evidence"]
+    assert "enlarge the KV cache" in finding(run, "cache_unused")["next"]
 
 
 def trace(folder: Path, *, own_first: bool) -> str:
@@ -196,8 +196,8 @@ def trace(folder: Path, *, own_first: bool) -> str:
 
 
 @pytest.mark.parametrize("own_first", [True, False])
-def test_a_prompt_that_differs_at_its_front_is_named(tmp_path: Path, own_first: bool) -> None:
-    """Three shared blocks behind one of its own are found by no cache; before it they are."""
+def test_a_prompt_with_unique_text_first_is_reported(tmp_path: Path, own_first: bool) -> None:
+    """A prefix cache finds three shared blocks only if they come before the unique block."""
     run = diagnosed(
         tmp_path,
         workload=trace(tmp_path, own_first=own_first),
@@ -209,13 +209,13 @@ def test_a_prompt_that_differs_at_its_front_is_named(tmp_path: Path, own_first: 
     if own_first:
         found = finding(run, "hidden_prefix")
         assert found["value"] == pytest.approx(0.75 * 23 / 24)
-        assert "begins as an earlier one for 0 tokens" in found["evidence"]
-        assert "put what changes" in found["next"]
+        assert "shares its first 0 tokens" in found["evidence"]
+        assert "move changing text" in found["next"]
 
 
 @pytest.mark.parametrize(("acceptance", "named"), [(0.2, True), (0.9, False)])
-def test_drafts_that_do_not_stand_are_named(tmp_path: Path, acceptance: float, named: bool) -> None:
-    """Few accepted drafts, with what a verify step brings; many are no bottleneck."""
+def test_rejected_drafts_are_reported(tmp_path: Path, acceptance: float, named: bool) -> None:
+    """An acceptance rate of 0.2 is a finding, one of 0.9 is not."""
     toggles = f"[{{speculative: [off, {{method: ngram, tokens: 5, acceptance: {acceptance}}}]}}]"
     runs = diagnosed(tmp_path, toggles=toggles, load="{concurrency: 4, requests: 40}")
 
@@ -225,14 +225,14 @@ def test_drafts_that_do_not_stand_are_named(tmp_path: Path, acceptance: float, n
     assert runs["baseline"]["measured"]["drafts"] is None
     if named:
         assert drafting["bottleneck"] == "drafts"
-        assert "drafted tokens were accepted" in finding(drafting, "drafts")["evidence"]
+        assert "draft tokens were accepted" in finding(drafting, "drafts")["evidence"]
 
 
 @pytest.mark.parametrize(
     ("model", "toggle"), [("llama-3-8b", "cuda_graphs"), ("llama-3.2-1b", "overlap_scheduling")]
 )
-def test_steps_that_wait_for_the_host_are_named(tmp_path: Path, model: str, toggle: str) -> None:
-    """Without graphs, or without overlap, one user's tokens come at the host's pace."""
+def test_host_overhead_is_reported(tmp_path: Path, model: str, toggle: str) -> None:
+    """Without CUDA graphs, or without overlap, the host limits the token rate of one user."""
     runs = diagnosed(
         tmp_path,
         model=model,
@@ -248,8 +248,8 @@ def test_steps_that_wait_for_the_host_are_named(tmp_path: Path, model: str, togg
     assert names(runs["baseline"]) == []
 
 
-def test_many_users_are_not_held_against_the_floor_of_one(tmp_path: Path) -> None:
-    """With more than a few decoding at once other things than the host lengthen a step."""
+def test_high_concurrency_is_not_compared_with_the_floor(tmp_path: Path) -> None:
+    """With more than 8 sequences decoding, a step is longer for reasons other than the host."""
     runs = diagnosed(
         tmp_path,
         hardware="{gpu: h100-80gb, count: 1}",
@@ -261,8 +261,8 @@ def test_many_users_are_not_held_against_the_floor_of_one(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("model", "named"), [("qwen2.5-0.5b", True), ("llama-3-8b", False)])
-def test_a_model_too_small_for_its_gpu_is_named(tmp_path: Path, model: str, named: bool) -> None:
-    """With graphs and overlap on, the host still leads a model of half a billion on an H200."""
+def test_a_model_too_small_for_its_gpu_is_reported(tmp_path: Path, model: str, named: bool) -> None:
+    """With graphs and overlap on, the host still limits a 0.5B model on an H200."""
     run = diagnosed(tmp_path, model=model, hardware="{gpu: h200, count: 1}")["baseline"]
 
     assert (run["bottleneck"] == "far_from_floor") is named
@@ -271,17 +271,17 @@ def test_a_model_too_small_for_its_gpu_is_named(tmp_path: Path, model: str, name
 
 
 def test_an_idle_engine_has_no_bottleneck(tmp_path: Path) -> None:
-    """One user, short prompts, everything on: nothing is named, and nothing is unknown."""
+    """One user with short prompts and all toggles on gives no finding and no missing data."""
     run: dict[str, Any] = diagnosed(tmp_path)["baseline"]
 
     assert (run["bottleneck"], run["findings"], run["unjudged"]) == (None, [], {})
 
 
 @pytest.mark.parametrize(("toggle", "advised"), [("on", False), ("off", True)])
-def test_nothing_is_advised_that_is_done_already(
+def test_a_remedy_that_is_already_applied_is_not_repeated(
     tmp_path: Path, toggle: str, advised: bool
 ) -> None:
-    """Where prefixes are cached, caching them is no next step; where they are not, it is."""
+    """The remedy mentions prefix caching only if it is off."""
     run = diagnosed(
         tmp_path,
         base=f"{{max_model_len: 8192, prefix_caching: {toggle}}}",
