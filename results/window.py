@@ -136,14 +136,15 @@ def least_measured(load: LoadFacts) -> int:
     return _LEAST_MEASURED * load.concurrency
 
 
-def least_requests(requests: pd.DataFrame, load: LoadFacts) -> int:
-    """Return how many requests make a closed loop of such conversations steady.
+def least_requests(requests: pd.DataFrame, load: LoadFacts, measured: int = 0) -> int:
+    """Return how many requests give a closed loop a steady window of at least `measured` requests.
 
-    With T turns a conversation and C slots: when the first slot runs empty, all conversations but
-    C have sent T requests and those C at least one. Of (3 + T)·C that is 4·C, C of them ramp.
+    With T turns a conversation and C slots, the first turns of C conversations are the ramp. When
+    the first slot runs empty, each of the other C - 1 has at most T - 1 requests left.
     """
     turns = math.ceil(len(requests) / requests["conversation"].nunique())
-    return (_LEAST_MEASURED + turns) * load.concurrency
+    outside = load.concurrency + (turns - 1) * (load.concurrency - 1)
+    return max(measured, least_measured(load)) + outside
 
 
 def _open_window(requests: pd.DataFrame, load: LoadFacts) -> Window | str:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 NS_PER_S = 1_000_000_000
+_LATEST_NS = 2.0**62  # 146 years: later times do not fit in 64 bits, and no load lasts as long
 _ARRIVALS_KEY = 0x617272  # splits this module's random stream from all others of one seed
 
 Gaps = Callable[[int], NDArray[np.float64]]  # how many → that many more gaps, in seconds
@@ -27,7 +28,7 @@ def constant_arrivals(
     """
     _check_rate(rate_rps)
     indices = np.arange(_wanted(rate_rps, count, duration_ns), dtype=np.float64)
-    times = np.rint(indices * (NS_PER_S / rate_rps)).astype(np.int64)
+    times = _rounded_ns(indices * min(NS_PER_S / rate_rps, _LATEST_NS))
     return tuple((times if duration_ns is None else times[times < duration_ns]).tolist())
 
 
@@ -100,8 +101,8 @@ def _times(
     wanted = _wanted(rate_rps, count, duration_ns)
     drawn = gaps(wanted)
     if duration_ns is None:
-        return tuple(_rounded_ns(drawn).tolist())
-    while (times := _rounded_ns(drawn))[-1] < duration_ns:
+        return tuple(_sums_ns(drawn).tolist())
+    while (times := _sums_ns(drawn))[-1] < duration_ns:
         drawn = np.concatenate([drawn, gaps(wanted)])
     return tuple(times[times < duration_ns].tolist())
 
@@ -115,5 +116,9 @@ def _wanted(rate_rps: float, count: int | None, duration_ns: int | None) -> int:
     raise ValueError("give either count or duration_ns")
 
 
-def _rounded_ns(gaps_s: NDArray[np.float64]) -> NDArray[np.int64]:
-    return np.rint(np.cumsum(gaps_s) * NS_PER_S).astype(np.int64)
+def _sums_ns(gaps_s: NDArray[np.float64]) -> NDArray[np.int64]:
+    return _rounded_ns(np.cumsum(gaps_s) * NS_PER_S)
+
+
+def _rounded_ns(times_ns: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.rint(np.minimum(times_ns, _LATEST_NS)).astype(np.int64)

@@ -46,19 +46,35 @@ class Demand:
         return None if concurrency is None else min(concurrency, self.conversations)
 
     @property
-    def after_ramp(self) -> int:
-        """Requests at most that are sent when every slot has had its first one."""
-        return self.requests - (self.slots or 0)
+    def _outside(self) -> int:
+        """Requests of a closed loop that are ramp or drain.
+
+        The first turn of each slot is ramp. When the first slot runs empty, each other slot has at
+        most one conversation left, less its first turn.
+        """
+        if self.slots is None:
+            return 0
+        return self.slots + (self._turns - 1) * (self.slots - 1)
+
+    @property
+    def _turns(self) -> int:
+        """Requests of a conversation, rounded up; both counts may be scaled from a part."""
+        return math.ceil(self.requests / self.conversations - 0.01)
+
+    @property
+    def while_full(self) -> int:
+        """Requests that are sent while every slot has a conversation."""
+        return max(0, self.requests - self._outside)
 
     @property
     def steady(self) -> bool:
-        """Whether enough is left after the ramp; else the headline is the whole run."""
-        return self.after_ramp >= STEADY_FACTOR * (self.load.concurrency or 0)
+        """Whether enough is left beside ramp and drain; else the headline is the whole run."""
+        return self.while_full >= STEADY_FACTOR * (self.load.concurrency or 0)
 
     @property
     def measured(self) -> int:
-        """Requests at most that the headline rests on."""
-        return self.after_ramp if self.steady else self.requests
+        """Requests that the metrics of the run are computed from."""
+        return self.while_full if self.steady else self.requests
 
     @property
     def p99_reliable(self) -> bool:
@@ -76,8 +92,8 @@ class Demand:
             )
         if not self.steady:
             warnings.append(
-                f"headline is the whole run: {self.after_ramp} requests after the ramp, fewer than "
-                f"{STEADY_FACTOR} × {concurrency}; for a steady window {self._closed_remedy()}"
+                f"metrics are of the whole run: {self.while_full} requests between ramp and drain, "
+                f"a steady window needs {STEADY_FACTOR} × {concurrency}; {self._closed_remedy()}"
             )
         if not self.p99_reliable:
             warnings.append(
@@ -102,19 +118,15 @@ class Demand:
     def _closed_requests(self) -> int:
         """Return how many requests fill all slots, have a steady window, and a P99 in it."""
         concurrency = self.load.concurrency or 0
-        turns = self.requests / self.conversations
-        return max(
-            math.ceil(concurrency * turns),
-            (STEADY_FACTOR + 1) * concurrency,
-            P99_REQUESTS + concurrency,
-        )
+        outside = concurrency + (self._turns - 1) * (concurrency - 1)
+        return max(STEADY_FACTOR * concurrency, P99_REQUESTS) + outside
 
     def _closed_remedy(self) -> str:
         """Return what to write in a closed loop; the same for all of its warnings."""
         requests, available = self._closed_requests(), self.available
         if available is None or requests <= available:
             return f"write requests: {requests}"
-        if fewer := available // (STEADY_FACTOR + 1):
+        if fewer := available // (STEADY_FACTOR + self._turns):
             return f"write concurrency: {fewer}, requests: {available} (all rows of the trace)"
         return f"the trace has {available} rows to replay: take a longer one"
 

@@ -120,8 +120,10 @@ def _more(manifest: RunManifest, measured: int, missing: int, metrics: RunMetric
     if load.duration_s is not None and measured:
         longer_s = load.duration_s * (measured + missing) / measured
         return f"raise duration from {load.duration_s:g} s to about {longer_s:.0f} s"
-    sent = len(metrics.requests)
-    return f"ask for {sent + missing} requests instead of {sent}"
+    sent, enough = len(metrics.requests), len(metrics.requests) + missing
+    if metrics.window.kind != "steady" and not load.is_open_loop:  # more of them are a steady run
+        enough = least_requests(metrics.requests, load, needed_samples(0.99))
+    return f"send {enough} requests instead of {sent}"
 
 
 def _whole_run(metrics: RunMetrics, manifest: RunManifest) -> RunWarning | None:
@@ -141,8 +143,9 @@ def _steadier(load: LoadFacts, requests: pd.DataFrame) -> str:
         return "replay more rows, or slow the trace down: lower speedup"
     if load.is_open_loop:
         return "ask for a longer duration, or a lower rate"
-    enough = max(least_requests(requests, load), len(requests) + 1)
-    return f"ask for {enough} requests, so that most are sent while all slots are busy"
+    enough, sent = least_requests(requests, load), len(requests)
+    enough = enough if enough > sent else sent + load.concurrency  # the ramp was longer than usual
+    return f"send {enough} requests, so that most are sent while all slots are busy"
 
 
 def _shorter_than_asked(metrics: RunMetrics, _: RunManifest) -> RunWarning | None:

@@ -201,3 +201,13 @@ def test_a_process_that_cannot_be_is_refused(
     """Arguments without a meaning raise, and the text names the argument."""
     with pytest.raises(ValueError, match=message):
         draw()
+
+
+@pytest.mark.parametrize("rate_rps", [1e-9, 1e-30, 1e-300])
+def test_a_rate_whose_first_gap_outlasts_every_clock_ends(rate_rps: float) -> None:
+    """Times beyond 64 bits are late, not negative, so the draw ends."""
+    hour_ns = 3600 * S
+
+    assert constant_arrivals(rate_rps, duration_ns=hour_ns) == (0,)
+    assert poisson_arrivals(rate_rps, duration_ns=hour_ns, seed=1) == ()
+    assert len(gamma_arrivals(rate_rps, 2.0, duration_ns=hour_ns, seed=1)) <= 1

@@ -58,7 +58,7 @@ def test_a_steady_window_is_advised_with_its_number(tmp_path: Path) -> None:
     """Four requests a slot leave three after the ramp."""
     [warning] = demand(tmp_path, load="[{concurrency: 100, requests: 399}]").warnings()
 
-    assert "299 requests after the ramp, fewer than 3 × 100" in warning
+    assert "299 requests between ramp and drain, a steady window needs 3 × 100" in warning
     assert warning.endswith("write requests: 400")
 
 
@@ -67,7 +67,7 @@ def test_conversations_are_counted_whole(tmp_path: Path) -> None:
     asked = demand(tmp_path, workloads=CHAT, load="[{concurrency: 8, requests: 10}]")
 
     assert (asked.conversations, asked.requests, asked.slots) == (3, 12, 3)
-    assert "only 3 conversations: never 8 at once; write requests: 307" in asked.warnings()
+    assert "only 3 conversations: never 8 at once; write requests: 328" in asked.warnings()
 
 
 def test_tokens_are_counted_as_drawn(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_no_more_rows_are_advised_than_the_trace_has(tmp_path: Path) -> None:
     opened = demand(tmp_path, workloads=workloads, load="[{rate: 1, duration: 20 s}]")
 
     window, p99 = closed.warnings()
-    assert "for a steady window write concurrency: 15, requests: 60" in window
+    assert "needs 3 × 20; write concurrency: 15, requests: 60" in window
     assert p99.endswith("the trace has 60 rows to replay: take a longer one")
     [told] = opened.warnings()
     assert told.endswith("the trace has 60 rows to replay: take a longer one")

@@ -61,7 +61,7 @@ def test_p99_says_how_many_requests_to_ask_for() -> None:
     doubt = doubts_of(steady_records(2, 100))["p99_unreliable"]
 
     assert doubt.message == "P99 rests on 198 requests; it is reliable from 299 on"
-    assert doubt.remedy == "101 more are needed: ask for 301 requests instead of 200"
+    assert doubt.remedy == "101 more are needed: send 301 requests instead of 200"
 
 
 def test_p99_of_a_timed_load_says_how_long_to_run() -> None:
@@ -522,7 +522,7 @@ def test_a_whole_run_says_how_many_requests_make_it_steady() -> None:
     opened = doubts_of(burst, load=OPEN)["whole_run"]
     trace = doubts_of(burst, load={**OPEN, "mode": "trace"})["whole_run"]
 
-    assert closed.remedy.startswith("ask for 8 requests,")
+    assert closed.remedy.startswith("send 8 requests,")
     assert opened.remedy == "ask for a longer duration, or a lower rate"
     assert "speedup" in trace.remedy
 
