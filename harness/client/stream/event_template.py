@@ -15,7 +15,8 @@ from itertools import repeat
 from typing import Any
 
 # Fields of a delta that hold what the model put out.
-_OUTPUT = ("content", "reasoning_content", "reasoning", "tool_calls", "refusal")
+TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
+_OUTPUT = (*TEXTS, "tool_calls")
 _TEXT_BEGINS = re.compile(rb'"(?:text|content|reasoning_content|reasoning)": ?"')
 _PLAIN = re.compile(rb"([ !#-\[\]-~]*)")  # characters that stand for themselves in a JSON string
 _COUNT = re.compile(rb'"(?P<name>(?:total|completion)_tokens)": ?(?P<count>0|[1-9][0-9]{0,17})')

@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.client.stream.event_template import (
     TEXT_GROUP,
+    TEXTS,
     EventTemplate,
     has_output,
     learn_template,
@@ -191,7 +192,10 @@ class _EventReader:
         usage = value.get("usage")
         total = self._take_usage(usage) if isinstance(usage, dict) else None
         choices = value.get("choices")
-        if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
+        if not choices:
+            return False
+        if not _well_formed(choices):
+            self.fail("bad_body", f"choices of another form than the API's: {shown(_text(value))}")
             return False
         if choices[0].get("finish_reason"):
             self._finish_reason = _name(choices[0]["finish_reason"])
@@ -281,6 +285,22 @@ class _EventReader:
         return [
             total - before for before, total in zip([0, *self._totals], self._totals, strict=False)
         ]
+
+
+def _well_formed(choices: object) -> bool:
+    """Return whether `choices` starts with a choice whose text and delta have the API's types."""
+    if not isinstance(choices, list) or not isinstance(choices[0], dict):
+        return False
+    delta = choices[0].get("delta") or choices[0].get("message") or {}
+    if not isinstance(delta, dict):
+        return False
+    texts = [choices[0].get("text"), *(delta.get(name) for name in TEXTS)]
+    return all(text is None or isinstance(text, str) or _are_parts(text) for text in texts)
+
+
+def _are_parts(content: object) -> bool:
+    """Return whether `content` is a list of parts, such as {"type": "thinking", …}."""
+    return isinstance(content, list) and all(isinstance(part, dict) for part in content)
 
 
 def refusal_text(body: bytes) -> str:

@@ -218,6 +218,37 @@ def test_an_event_with_a_message_and_no_answer_is_an_error(failing: bytes) -> No
 
 
 @pytest.mark.parametrize(
+    "choices",
+    [
+        "x",
+        [5],
+        {"0": {"text": "a"}},
+        [{"text": 9}],
+        [{"text": ["a"]}],
+        [{"delta": "a"}],
+        [{"delta": {"content": {"type": "text"}}}],
+        [{"delta": {"reasoning_content": 3}}],
+    ],
+)
+def test_choices_of_another_type_fail_the_answer(choices: object) -> None:
+    """A text that is no string is not output, and the answer is not a success without it."""
+    answer = read(token("one"), event({"choices": choices}), DONE)
+
+    assert answer.error_kind == "bad_body"
+    assert "choices of another form" in (answer.error or "")
+    assert len(answer.token_ends) == 1
+
+
+def test_a_content_of_parts_is_output() -> None:
+    """Mistral streams thinking as a list of parts."""
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "so"}]}]
+
+    answer = read(event({"choices": [{"delta": {"content": parts}}]}), DONE)
+
+    assert (answer.error_kind, len(answer.token_ends)) == (None, 1)
+
+
+@pytest.mark.parametrize(
     "harmless",
     [
         event({"choices": [], "message": "hm"}),
