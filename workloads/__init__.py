@@ -1,4 +1,4 @@
-"""The requests for an engine: prompts, lengths and conversations, drawn from seeds."""
+"""Workloads: the prompts, lengths and conversations that an engine receives."""
 
 from harness.workloads.base import (
     Conversation,
@@ -34,7 +34,7 @@ __all__ = [
     "text_names",
 ]
 
-# Every workload that a sweep file may ask for: `kind` → class. A new one is a file and a line here.
+# `kind` in a sweep file → class. To add a workload, add its file and one line here.
 WORKLOADS: dict[str, type[SharedPrefix] | type[MultiTurn] | type[TraceReplay]] = {
     "shared-prefix": SharedPrefix,
     "multi-turn": MultiTurn,

@@ -1,4 +1,7 @@
-"""Conversations of turns, each with an exact prompt. Knows no clock, no engine."""
+"""The parts of every workload: segment, turn, conversation and the `Workload` protocol.
+
+Nothing here depends on the clock or on an engine.
+"""
 
 from __future__ import annotations
 
@@ -12,56 +15,57 @@ TokenIds = NDArray[np.int32]
 
 
 class WorkloadError(Exception):
-    """A workload that cannot be made, for a reason the user can mend (file, line, value)."""
+    """A workload error that the user can fix. The message names the file, line or value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """The first `tokens` tokens of the endless text named `text`.
 
-    Two segments with one `text` share a prefix; two with different ones share nothing.
-    A prompt stays this small until it is sent: a trace of 145 million prompt tokens fits in memory.
+    Segments with the same `text` share a prefix; segments with different `text` share nothing.
+    Token ids are made only when the prompt is sent, so a trace of 145 million prompt tokens fits
+    in memory.
     """
 
-    text: int  # a 64-bit name, drawn by the workload from its seed
+    text: int  # a 64-bit name that the workload draws from its seed
     tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One request of a conversation. The whole history is inside `prompt`."""
+    """One request of a conversation. `prompt` contains the whole history."""
 
     prompt: tuple[Segment, ...]
     output_tokens: int  # requested tokens, at least 1
-    think_time_ns: int = 0  # pause between the answer before and this turn; 0 for the first
+    think_time_ns: int = 0  # pause after the previous answer; 0 for the first turn
 
     @property
     def prompt_tokens(self) -> int:
-        """Length of the prompt in tokens."""
+        """The length of the prompt in tokens."""
         return sum(segment.tokens for segment in self.prompt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """Turns that one user sends one after the other, each after the answer to the one before."""
+    """Turns that one user sends in order, each after the answer to the previous turn."""
 
     conversation_id: str
     turns: tuple[Turn, ...]
-    start_ns: int | None = None  # start in the trace, from its first row; else None
-    live: bool = False  # the server's own answers stand in later prompts, not the drawn ones
+    start_ns: int | None = None  # time after the first row of the trace; None without a trace
+    live: bool = False  # later prompts contain the server's answers instead of the drawn ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """What a workload gives for one run, and what it had to leave out."""
+    """The conversations of one run and the number of skipped rows or turns."""
 
     conversations: tuple[Conversation, ...]
-    skipped: dict[str, int]  # reason → rows or turns left out; empty when nothing was
-    notes: tuple[str, ...] = ()  # what the report must say (rows repeated, rows sorted, …)
+    skipped: dict[str, int]  # reason → skipped rows or turns; empty when none were skipped
+    notes: tuple[str, ...] = ()  # notes for the report (rows sorted, blocks resized, …)
 
 
 class Workload(Protocol):
-    """How to draw the conversations of one run. The same arguments give the same answer."""
+    """A source of conversations for one run. The same arguments give the same conversations."""
 
     @property
     def name(self) -> str:
@@ -69,13 +73,13 @@ class Workload(Protocol):
         ...
 
     def describe(self) -> str:
-        """Describe the requests on one line, for the plan. Reads no file."""
+        """Describe the requests in one line for the plan, without reading a file."""
         ...
 
     def draw(self, *, requests: int | None, seed: int, max_model_len: int) -> Drawn:
-        """Return conversations with at least `requests` turns in all, whole conversations only.
+        """Return whole conversations with at least `requests` turns in total.
 
-        `requests` None takes all that there is (traces only). `max_model_len` bounds prompt plus
-        output of each turn, in tokens. Raises `WorkloadError`.
+        For a trace, `requests` None selects every row. `max_model_len` limits the prompt tokens
+        plus output tokens of each turn. Raises `WorkloadError`.
         """
         ...

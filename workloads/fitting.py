@@ -1,4 +1,4 @@
-"""The only place that holds drawn conversations against the context length of the engine."""
+"""Limit drawn conversations to the context length of the engine."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from itertools import takewhile
 
 from harness.workloads.base import Conversation, Drawn, Turn, WorkloadError
 
-_DRAWS_FOR_ONE = 100  # a workload of which fewer than about 1 in 100 fits is not the one requested
-LENGTHS_A_TIME = 256  # conversations whose lengths are drawn together; part of what a seed means
+_DRAWS_FOR_ONE = 100  # refuse a workload when fewer than about 1 in 100 conversations fit
+# Conversations whose lengths are drawn together. Another number changes the draws of every seed.
+LENGTHS_A_TIME = 256
 
 
 def fits(turn: Turn, max_model_len: int) -> bool:
-    """Return whether prompt and output together are within the context length; equal is within."""
+    """Return whether prompt tokens plus output tokens are at most `max_model_len`."""
     return turn.prompt_tokens + turn.output_tokens <= max_model_len
 
 
@@ -24,11 +25,11 @@ def fitting_conversations(
     max_model_len: int,
     reason: str,
 ) -> Drawn:
-    """Return as many of the endless `candidates` as hold at least `requests` turns.
+    """Return conversations from the endless `candidates` with at least `requests` turns in total.
 
-    Each ends before its first turn that does not fit, as the turns after it hold that one in
-    their history. What is cut off is counted as `reason`; a candidate without any turn left is
-    dropped, and the next one takes its place. Raises `WorkloadError`.
+    A conversation ends before its first turn that does not fit, because later turns contain that
+    turn in their history. `skipped` counts the removed turns under `reason`. A conversation with
+    no turn left is dropped and the next one replaces it. Raises `WorkloadError`.
     """
     wanted = _checked_count(name, requests)
     kept: list[Conversation] = []
@@ -50,31 +51,31 @@ def fitting_conversations(
 
 
 def _checked_count(name: str, requests: int | None) -> int:
-    """Return `requests`, which a drawn workload cannot do without. Raises `WorkloadError`."""
+    """Return `requests`. Raise `WorkloadError` when it is missing or below 1."""
     if requests is None:
-        error = WorkloadError(f"{name}: drawn requests have no end of their own")
-        error.add_note("say how many in the load: `requests: 400`, or a rate and a duration")
+        error = WorkloadError(f"{name}: the number of requests is not set")
+        error.add_note("set it in the load: `requests: 400`, or a rate and a duration")
         raise error
     if requests < 1:
-        raise WorkloadError(f"{name}: {requests} requests asked for, expected at least 1")
+        raise WorkloadError(f"{name}: requests is {requests}, expected at least 1")
     return requests
 
 
 def _nothing_fits(
     name: str, turn: Turn, max_model_len: int, dropped: int, kept: int
 ) -> WorkloadError:
-    """Return the error of a workload too long for the context."""
-    which = "the last"
-    drawn = f"{dropped} of the first {dropped + kept} requests drawn are"
+    """Return the error for a workload whose requests are too long for the context."""
+    which = "the last one"
+    drawn = f"{dropped} of the first {dropped + kept} drawn requests are"
     if not kept:
-        which, drawn = "one", "its requests are"
+        which, drawn = "one request", "its requests are"
     error = WorkloadError(
         f"{name}: {drawn} longer than max_model_len {max_model_len}; {which} needs "
         f"{turn.prompt_tokens + turn.output_tokens} tokens "
         f"(prompt {turn.prompt_tokens} + output {turn.output_tokens})"
     )
     error.add_note(
-        "make the workload's lengths smaller, or raise the context: `max_model_len` under `base` "
-        "in a sweep, else the server's own"
+        "use shorter lengths in the workload, or raise max_model_len (under `base` in a sweep, "
+        "otherwise in the options of the server)"
     )
     return error

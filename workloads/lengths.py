@@ -1,4 +1,4 @@
-"""How long texts and answers are: distributions of whole numbers of tokens."""
+"""Distributions of lengths in tokens, for parts of prompts and for outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.workloads.base import WorkloadError
 from harness.workloads.trace import RowError, csv_values, numbered_lines, shown
 
 _NORMAL = NormalDist()
-_LONGEST_TOKENS = 2**31 - 1  # longer than any context; bounds the tail that has no bound of its own
+_LONGEST_TOKENS = 2**31 - 1  # longer than any context; the limit of a distribution without `high`
 _DIGITS = re.compile(r"[0-9]{1,18}")
 
 
@@ -25,12 +25,12 @@ class Lengths(Protocol):
 
     @property
     def minimum(self) -> int:
-        """The smallest length that can be drawn, in tokens."""
+        """The smallest possible length in tokens."""
         ...
 
     @property
     def maximum(self) -> int | None:
-        """The largest length that can be drawn, in tokens; None when there is no bound."""
+        """The largest possible length in tokens; None without a limit."""
         ...
 
     @property
@@ -43,20 +43,22 @@ class Lengths(Protocol):
         ...
 
     def describe(self) -> str:
-        """Return the distribution in a few words, for the plan."""
+        """Return a short description of the distribution for the plan."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always the same length. 0 is for parts of a prompt that may be absent."""
+    """The same length in every draw. A part of a prompt with length 0 is absent."""
 
     tokens: int
 
     def __post_init__(self) -> None:
-        """Refuse what is no length."""
+        """Refuse a length outside 0 to 2**31 - 1."""
         if not 0 <= self.tokens <= _LONGEST_TOKENS:
-            raise WorkloadError(f"a length cannot be {self.tokens} tokens")
+            raise WorkloadError(
+                f"invalid length {self.tokens}; expected 0 to {_LONGEST_TOKENS} tokens"
+            )
 
     @property
     def minimum(self) -> int:
@@ -73,8 +75,8 @@ class Fixed:
         """The length in tokens."""
         return float(self.tokens)
 
-    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:  # noqa: ARG002 - nothing is random here
-        """Return the length `count` times, shape (count,)."""
+    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:  # noqa: ARG002 - a fixed length needs no random numbers
+        """Repeat the length `count` times, shape (count,)."""
         return np.full(count, self.tokens, dtype=np.int64)
 
     def describe(self) -> str:
@@ -84,15 +86,17 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Every whole number from `low` to `high`, both included, is as likely as any other."""
+    """Uniformly distributed lengths from `low` to `high`, both included."""
 
     low: int
     high: int
 
     def __post_init__(self) -> None:
-        """Refuse bounds that hold no length."""
+        """Refuse bounds that contain no valid length."""
         if not 1 <= self.low <= self.high <= _LONGEST_TOKENS:
-            raise WorkloadError(f"uniform lengths need 1 ≤ low ≤ high, not {self.low}, {self.high}")
+            raise WorkloadError(
+                f"uniform lengths need 1 ≤ low ≤ high, not low {self.low}, high {self.high}"
+            )
 
     @property
     def minimum(self) -> int:
@@ -106,7 +110,7 @@ class Uniform:
 
     @property
     def mean(self) -> float:
-        """The middle of the bounds, in tokens."""
+        """The mean of both bounds in tokens."""
         return (self.low + self.high) / 2
 
     def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -120,9 +124,10 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """Lengths whose logarithm is normal, given by two figures that one can read off real traffic.
+    """Lengths with a normally distributed logarithm, given by median and 99th percentile.
 
-    Lengths outside [low, high] are set to the bound, so the bounds do not move the median.
+    Both parameters can be measured on real traffic. A length outside [low, high] becomes the
+    nearest bound, so the bounds do not change the median.
     """
 
     median: float
@@ -131,11 +136,11 @@ class Lognormal:
     high: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse figures that no such distribution has."""
+        """Refuse parameters that no lognormal distribution of lengths has."""
         if not 1 <= self.median < self.p99 <= _LONGEST_TOKENS:
             raise WorkloadError(
                 f"lognormal lengths need 1 ≤ median < p99, not median {self.median:g} "
-                f"and p99 {self.p99:g}; write a plain number for a fixed length"
+                f"and p99 {self.p99:g}; for a fixed length, write a plain number"
             )
         if not 1 <= self.low <= self.median <= self.maximum <= _LONGEST_TOKENS:
             raise WorkloadError(
@@ -145,7 +150,7 @@ class Lognormal:
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of the logarithm of the length."""
+        """The standard deviation of the logarithm of the length."""
         return math.log(self.p99 / self.median) / _NORMAL.inv_cdf(0.99)
 
     @property
@@ -160,7 +165,7 @@ class Lognormal:
 
     @property
     def mean(self) -> float:
-        """The expected length in tokens, with what the bounds cut off; without rounding."""
+        """The expected length in tokens, including the effect of the bounds, not of rounding."""
         sigma, bounds = self.sigma, (float(self.low), float(self.maximum))
         low_z, high_z = (math.log(bound / self.median) / sigma for bound in bounds)
         inside = _NORMAL.cdf(high_z - sigma) - _NORMAL.cdf(low_z - sigma)
@@ -174,77 +179,79 @@ class Lognormal:
         return np.rint(np.clip(lengths, self.low, self.maximum)).astype(np.int64)
 
     def describe(self) -> str:
-        """Return the two figures."""
+        """Return median and 99th percentile."""
         return f"lognormal median {self.median:g}, p99 {self.p99:g}"
 
 
 @dataclass(frozen=True, slots=True)
 class Empirical:
-    """Lengths drawn, each as likely as any other, from those that were seen."""
+    """Lengths drawn with equal probability from a list of observed lengths."""
 
     values: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Refuse an empty set and lengths below 1."""
+        """Refuse an empty list and lengths below 1."""
         if not self.values:
             raise WorkloadError("empirical lengths need at least one length")
         for value in (min(self.values), max(self.values)):
             if not 1 <= value <= _LONGEST_TOKENS:
-                raise WorkloadError(f"empirical lengths cannot be {value} tokens")
+                raise WorkloadError(
+                    f"empirical lengths contain {value}; expected 1 to {_LONGEST_TOKENS} tokens"
+                )
 
     @classmethod
     def from_file(cls, path: Path, column: str | None = None) -> Empirical:
-        """Return the lengths of a CSV's column, or of a file with one number a line.
+        """Read lengths from one column of a CSV file, or from a file with one number per line.
 
-        Raises `WorkloadError` for the first line that holds no length.
+        Raises `WorkloadError` for the first line without a valid length.
         """
         lines = list(numbered_lines(path))
         position, rows = 0, lines
         if lines and (column is not None or not _DIGITS.fullmatch(lines[0][1])):
             position, rows = _column(path, lines[0], column), lines[1:]
         if not rows:
-            raise WorkloadError(f"{path}: holds no lengths")
+            raise WorkloadError(f"{path}: the file contains no lengths")
         return cls(tuple(_length(path, line, text, position) for line, text in rows))
 
     @property
     def minimum(self) -> int:
-        """The smallest length seen, in tokens."""
+        """The smallest observed length in tokens."""
         return min(self.values)
 
     @property
     def maximum(self) -> int:
-        """The largest length seen, in tokens."""
+        """The largest observed length in tokens."""
         return max(self.values)
 
     @property
     def mean(self) -> float:
-        """The mean of the lengths seen, in tokens."""
+        """The mean of the observed lengths in tokens."""
         return sum(self.values) / len(self.values)
 
     def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return `count` lengths in tokens, drawn with repetition, shape (count,)."""
+        """Return `count` lengths in tokens, drawn with replacement, shape (count,)."""
         seen = np.array(self.values, dtype=np.int64)
         return seen[rng.integers(len(seen), size=count)]
 
     def describe(self) -> str:
-        """Return how many lengths were seen, and their mean."""
+        """Return the number of observed lengths and their mean."""
         return f"empirical ({len(self.values)} lengths, mean {self.mean:.0f})"
 
 
 def _column(path: Path, header: tuple[int, str], column: str | None) -> int:
-    """Return the place of a column in a header; of the only one where none is named."""
+    """Return the index of `column` in the header; with `column` None, of the only column."""
     line, text = header
     names = _values(path, line, text)
     if column in names:
         return names.index(column)
     if column is None and len(names) == 1:
         return 0
-    wanted = "several columns and no `column` to take" if column is None else f"no column {column}"
-    raise WorkloadError(f"{path}: line {line}: {wanted}; its columns are {', '.join(names)}")
+    wrong = "several columns; set `column` to one" if column is None else f"no column {column}"
+    raise WorkloadError(f"{path}: line {line}: {wrong}; the columns are {', '.join(names)}")
 
 
 def _values(path: Path, line: int, text: str) -> list[str]:
-    """Return the values of one line, whose number an error names."""
+    """Return the values of one CSV line. An error names the line number."""
     try:
         return csv_values(text)
     except RowError as error:
@@ -252,9 +259,11 @@ def _values(path: Path, line: int, text: str) -> list[str]:
 
 
 def _length(path: Path, line: int, text: str, position: int) -> int:
-    """Return the length that one line holds, in tokens."""
+    """Return the length in one line, in tokens."""
     values = _values(path, line, text)
     value = values[position] if position < len(values) else ""
     if not _DIGITS.fullmatch(value) or int(value) < 1:
-        raise WorkloadError(f"{path}: line {line}: {shown(value)} is no length of at least 1 token")
+        raise WorkloadError(
+            f"{path}: line {line}: invalid length {shown(value)}; expected at least 1 token"
+        )
     return int(value)

@@ -1,4 +1,4 @@
-"""Chats: each turn's prompt is the whole history and a new question."""
+"""Multi-turn conversations. Each prompt is the whole history plus a new question."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from harness.workloads.lengths import Lengths
 from harness.workloads.seeds import generator, text_names
 
 _RECORDED = (
-    "history is recorded: the next prompt holds a drawn answer, not the engine's own, "
-    "so all arms send the same prompts; a live chat would find its answers in the cache as well"
+    "history is recorded: each prompt contains drawn answers instead of the engine's answers, "
+    "so all arms send the same prompts; with live history the prefix cache also contains the "
+    "answers"
 )
 _LIVE = (
-    "history is live: the next prompt holds the engine's own answer, so prompts are as long in all "
-    "arms, but need not be the same"
+    "history is live: each prompt contains the engine's answers, so prompts have the same lengths "
+    "in all arms, but their text may differ"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultiTurn:
-    """Chats of `turns` questions, with recorded or live history.
+    """Conversations of `turns` questions, with recorded or live history.
 
-    The first prompt is the system prompt, one for all chats and of one length, and a question of
-    `first_tokens`; each later one adds the answer before, at its drawn length, and a question of
-    `turn_tokens`. With live history the client puts the server's own answer in place of it.
+    The first prompt is the system prompt, which all conversations share, and a question of
+    `first_tokens`. Each later prompt adds the previous answer, at its drawn length, and a
+    question of `turn_tokens`. With live history the client sends the server's answer instead of
+    the drawn one.
     """
 
     name: str
@@ -35,26 +37,28 @@ class MultiTurn:
     first_tokens: Lengths
     turn_tokens: Lengths
     output_tokens: Lengths
-    think_time_ns: int = 0  # between an answer and the next question
+    think_time_ns: int = 0  # pause between an answer and the next question
     system_tokens: Lengths | None = None
-    # recorded | live. Not in the text of the workload: both draw the same questions.
+    # recorded | live. Not in the repr, because both draw the same questions.
     history: str = field(default="recorded", repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse numbers of which no chat can be made."""
+        """Refuse numbers that make no valid conversation."""
         if self.turns < 1:
             raise WorkloadError(f"{self.name}: turns is {self.turns}, expected at least 1")
         if self.think_time_ns < 0:
-            raise WorkloadError(f"{self.name}: think time is negative: {self.think_time_ns} ns")
+            raise WorkloadError(
+                f"{self.name}: think time is {self.think_time_ns} ns, expected at least 0"
+            )
         if min(part.minimum for part in self._drawn_each_turn()) < 1:
             raise WorkloadError(f"{self.name}: questions and answers must have at least 1 token")
 
     def draw(self, *, requests: int | None, seed: int, max_model_len: int) -> Drawn:
-        """Return whole chats with at least `requests` turns in all.
+        """Return whole conversations with at least `requests` turns in total.
 
-        A chat ends before the turn that would pass `max_model_len`; that turn and those after it
-        are counted as `context_full`. More requests from one seed begin with the same chats.
-        Raises `WorkloadError`.
+        A conversation ends before the first turn that exceeds `max_model_len`; this turn and the
+        later ones are counted as `context_full`. A larger draw from the same seed begins with the
+        same conversations. Raises `WorkloadError`.
         """
         drawn = fitting_conversations(
             self.name,
@@ -71,7 +75,7 @@ class MultiTurn:
         return replace(drawn, conversations=chats, notes=(_LIVE,))
 
     def describe(self) -> str:
-        """Describe the requests on one line."""
+        """Describe the requests in one line."""
         system = f"system {self.system_tokens.describe()} + " if self.system_tokens else ""
         think = f", {self.think_time_ns / 1e9:g} s think time" if self.think_time_ns else ""
         return (
@@ -84,7 +88,7 @@ class MultiTurn:
         return (self.first_tokens, self.turn_tokens, self.output_tokens)
 
     def _chats(self, seed: int) -> Iterator[tuple[Turn, ...]]:
-        """Yield chats without end."""
+        """Yield conversations endlessly."""
         system = self._system(seed)
         first_rng, turn_rng = generator(seed, "first length"), generator(seed, "turn length")
         output_rng = generator(seed, "output length")
@@ -95,16 +99,16 @@ class MultiTurn:
             questions = self.turn_tokens.draw(chats * turns, turn_rng)
             questions[::turns] = self.first_tokens.draw(chats, first_rng)
             answers = self.output_tokens.draw(chats * turns, output_rng)
-            asked, replies = (
+            question_segments, answer_segments = (
                 [Segment(*pair) for pair in zip(texts, tokens.tolist(), strict=True)]
                 for texts, tokens in zip(names, (questions, answers), strict=True)
             )
             for start in range(0, chats * turns, turns):
                 stop = start + turns
-                yield self._chat(system, asked[start:stop], replies[start:stop])
+                yield self._chat(system, question_segments[start:stop], answer_segments[start:stop])
 
     def _system(self, seed: int) -> tuple[Segment, ...]:
-        """Return the system prompt that all chats share; empty where there is none."""
+        """Return the system prompt that all conversations share; empty without one."""
         if self.system_tokens is None:
             return ()
         [tokens] = self.system_tokens.draw(1, generator(seed, "system length")).tolist()
@@ -114,7 +118,7 @@ class MultiTurn:
     def _chat(
         self, system: tuple[Segment, ...], questions: list[Segment], answers: list[Segment]
     ) -> tuple[Turn, ...]:
-        """Return the turns of one chat, before any cut."""
+        """Return all turns of one conversation, before it is limited to the context length."""
         history = system
         turns: list[Turn] = []
         for question, answer in zip(questions, answers, strict=True):

@@ -1,4 +1,4 @@
-"""The only place that turns a seed into random streams and into names of texts."""
+"""Random streams and names of texts, both derived from a seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECOND_FACTOR = np.uint64(0x94D049BB133111EB)
 
 
 def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return well-mixed 64-bit numbers, in place: different values stay different."""
+    """Mix 64-bit numbers in place and return them. Different inputs give different outputs."""
     shifted = values >> np.uint64(30)
     values ^= shifted
     values *= _FIRST_FACTOR
@@ -27,9 +27,9 @@ def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def stream_key(seed: int, use: str) -> int:
-    """Return a 64-bit key for one use of a seed, such as `suffix lengths`.
+    """Return a 64-bit key for one use of a seed, such as `suffix length`.
 
-    Each use has a stream of its own, so that drawing more of one leaves the others as they were.
+    Each use has its own stream, so drawing more numbers from one does not change the others.
     """
     digest = hashlib.blake2b(f"{seed}/{use}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
@@ -41,7 +41,7 @@ def generator(seed: int, use: str) -> np.random.Generator:
 
 
 def text_names(seed: int, use: str, numbers: ArrayLike) -> list[int]:
-    """Return the 64-bit name of each numbered text; different numbers have different names.
+    """Return the 64-bit name of each numbered text. Different numbers have different names.
 
     `numbers` are integers of at most 64 bits, shape (count,).
     """

@@ -1,4 +1,4 @@
-"""Single requests that begin the same: a long prefix of their group, then a text of their own."""
+"""Single requests with a prefix that their group shares and a suffix that is unique."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from harness.workloads.seeds import generator, text_names
 class SharedPrefix:
     """A service with one system prompt, or with one for each of several tenants (`groups`).
 
-    Groups take turns (round-robin: request i is of group i mod `groups`), so that each has its
-    share in short runs too. A group's prefix has one length, drawn once.
+    Request i belongs to group i mod `groups` (round-robin), so each group has its share of a
+    short run too. The length of a group's prefix is drawn once.
     """
 
     name: str
@@ -27,7 +27,7 @@ class SharedPrefix:
     groups: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse lengths that leave a prompt or an answer empty."""
+        """Refuse lengths that make a suffix or an output empty."""
         if self.groups < 1:
             raise WorkloadError(f"{self.name}: groups is {self.groups}, expected at least 1")
         if self.suffix_tokens.minimum < 1 or self.output_tokens.minimum < 1:
@@ -36,8 +36,9 @@ class SharedPrefix:
     def draw(self, *, requests: int | None, seed: int, max_model_len: int) -> Drawn:
         """Return `requests` conversations of one turn each.
 
-        A drawn request longer than `max_model_len` is counted as `context_length`, and another
-        one drawn. More requests from one seed begin with the same ones. Raises `WorkloadError`.
+        A request longer than `max_model_len` is counted as `context_length` and replaced by the
+        next draw. A larger draw from the same seed begins with the same requests. Raises
+        `WorkloadError`.
         """
         return fitting_conversations(
             self.name,
@@ -48,7 +49,7 @@ class SharedPrefix:
         )
 
     def describe(self) -> str:
-        """Describe the requests on one line."""
+        """Describe the requests in one line."""
         groups = "" if self.groups == 1 else f", {self.groups} groups in turn"
         return (
             f"{self.name}: shared prefix {self.prefix_tokens.describe()}"
@@ -57,7 +58,7 @@ class SharedPrefix:
         )
 
     def _requests(self, seed: int) -> Iterator[tuple[Turn]]:
-        """Yield requests without end."""
+        """Yield requests endlessly."""
         prefixes = self._prefixes(seed)
         suffix_rng, output_rng = generator(seed, "suffix length"), generator(seed, "output length")
         for first in count(0, LENGTHS_A_TIME):
@@ -70,7 +71,7 @@ class SharedPrefix:
                 yield (Turn(prompt=prompt, output_tokens=output),)
 
     def _prefixes(self, seed: int) -> list[tuple[Segment, ...]]:
-        """Return the prefix of each group; empty where its length is 0."""
+        """Return the prefix of each group. A prefix of length 0 is empty."""
         lengths = self.prefix_tokens.draw(self.groups, generator(seed, "prefix length")).tolist()
         names = text_names(seed, "prefix", range(self.groups))
         pairs = zip(names, lengths, strict=True)

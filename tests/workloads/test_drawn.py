@@ -1,4 +1,4 @@
-"""Shared-prefix and multi-turn workloads: what is drawn, what is shared, and where it ends."""
+"""Shared-prefix and multi-turn workloads: drawn requests, shared prefixes and context limits."""
 
 from dataclasses import replace
 from typing import Any
@@ -40,8 +40,8 @@ def texts_of(drawn: Drawn) -> set[int]:
 
 
 @pytest.mark.parametrize("workload", EACH_KIND, ids=lambda workload: workload.name)
-def test_a_seed_is_all_that_a_draw_depends_on(workload: Workload) -> None:
-    """The same seed gives the same conversations, another one shares no text with them."""
+def test_a_draw_depends_only_on_the_seed(workload: Workload) -> None:
+    """The same seed gives the same conversations; another seed shares no text with them."""
     drawn = workload.draw(requests=40, seed=7, max_model_len=8_192)
     assert drawn == workload.draw(requests=40, seed=7, max_model_len=8_192)
     other = workload.draw(requests=40, seed=8, max_model_len=8_192)
@@ -52,7 +52,7 @@ def test_a_seed_is_all_that_a_draw_depends_on(workload: Workload) -> None:
 
 @pytest.mark.parametrize("workload", EACH_KIND, ids=lambda workload: workload.name)
 def test_more_requests_begin_with_the_same_ones(workload: Workload) -> None:
-    """A longer draw extends a shorter one, past the lengths that are drawn together."""
+    """A larger draw extends a smaller one, also beyond one group of lengths drawn together."""
     few = workload.draw(requests=30, seed=7, max_model_len=8_192).conversations
     many = workload.draw(requests=1_500, seed=7, max_model_len=8_192).conversations
     assert many[: len(few)] == few
@@ -62,7 +62,7 @@ def test_more_requests_begin_with_the_same_ones(workload: Workload) -> None:
 
 @pytest.mark.parametrize("workload", EACH_KIND, ids=lambda workload: workload.name)
 def test_drawn_requests_need_a_number(workload: Workload) -> None:
-    """Without a number of requests, or with none, there is nothing to draw."""
+    """A drawn workload refuses a missing number of requests and a number of 0."""
     for requests in (None, 0):
         with pytest.raises(WorkloadError, match=workload.name):
             workload.draw(requests=requests, seed=0, max_model_len=8_192)
@@ -70,7 +70,7 @@ def test_drawn_requests_need_a_number(workload: Workload) -> None:
 
 @pytest.mark.parametrize("workload", EACH_KIND, ids=lambda workload: workload.name)
 def test_a_description_is_one_line(workload: Workload) -> None:
-    """The plan's line begins with the name and holds the lengths."""
+    """The plan's line begins with the name of the workload."""
     line = workload.describe()
     assert line.startswith(f"{workload.name}: ")
     assert "\n" not in line
@@ -111,7 +111,7 @@ def test_without_a_prefix_nothing_is_shared() -> None:
 
 
 def test_requests_that_do_not_fit_are_counted_and_replaced() -> None:
-    """Those drawn too long are left out as context_length; the number asked for is still there."""
+    """Requests that are too long are counted as context_length and replaced by other draws."""
     tight = replace(SUPPORT, suffix_tokens=Uniform(100, 200))
     drawn = tight.draw(requests=400, seed=1, max_model_len=2_000 + 150 + 256)
     lengths = [turn.prompt_tokens for c in drawn.conversations for turn in c.turns]
@@ -123,7 +123,7 @@ def test_requests_that_do_not_fit_are_counted_and_replaced() -> None:
 
 @pytest.mark.parametrize("workload", EACH_KIND, ids=lambda workload: workload.name)
 def test_a_workload_that_never_fits_is_refused(workload: Workload) -> None:
-    """The error says what is needed and what there is, instead of drawing for ever."""
+    """The error names the tokens needed and the limit, instead of an endless draw."""
     with pytest.raises(
         WorkloadError, match=r"longer than max_model_len 320; .* \(prompt \d+ \+"
     ) as caught:
@@ -132,7 +132,7 @@ def test_a_workload_that_never_fits_is_refused(workload: Workload) -> None:
 
 
 def test_a_chat_grows_by_answer_and_question() -> None:
-    """Each prompt is the prompt before, the answer to it and a new question."""
+    """Each prompt is the previous prompt, its answer and a new question."""
     [chat] = CHAT.draw(requests=5, seed=1, max_model_len=8_192).conversations
     assert [turn.prompt_tokens for turn in chat.turns] == [400, 900, 1_400, 1_900, 2_400]
     for before, turn in zip(chat.turns, chat.turns[1:], strict=False):
@@ -144,7 +144,7 @@ def test_a_chat_grows_by_answer_and_question() -> None:
 
 
 def test_recorded_answers_have_their_turns_own_length() -> None:
-    """The answer in the history is as long as the output that was asked for."""
+    """The answer in the history has the requested output length."""
     drawn = replace(CHAT, output_tokens=Uniform(1, 50)).draw(
         requests=50, seed=1, max_model_len=8_192
     )
@@ -155,7 +155,7 @@ def test_recorded_answers_have_their_turns_own_length() -> None:
 
 
 def test_chats_share_the_system_prompt_only() -> None:
-    """First turns share the system prompt, later ones their own chat's history."""
+    """First turns share the system prompt; later turns share the history of their own chat."""
     prompts = prompts_of(CHAT.draw(requests=10, seed=1, max_model_len=8_192))
     history = [400, 900, 1_400, 1_900]
     assert list(shared_prefix_tokens(prompts)) == [0, *history, 100, *history]
@@ -165,16 +165,16 @@ def test_chats_share_the_system_prompt_only() -> None:
     assert none == alone
 
 
-def test_people_think_before_every_turn_but_the_first() -> None:
-    """The first turn waits for nobody; the others wait the think time."""
+def test_every_turn_but_the_first_has_the_think_time() -> None:
+    """The first turn has no think time; each later turn has the configured one."""
     [chat] = CHAT.draw(requests=5, seed=1, max_model_len=8_192).conversations
     assert [turn.think_time_ns for turn in chat.turns] == [0, *[1_000_000_000] * 4]
 
 
-def test_a_chat_ends_where_the_context_is_full() -> None:
-    """Turns that would pass the limit are counted as context_full; a turn that equals it is sent.
+def test_a_chat_ends_when_the_context_is_full() -> None:
+    """Turns above the limit are counted as context_full; a turn equal to the limit is sent.
 
-    By hand: prompt + 200 is 600, 1,100, 1,600, then 2,100 of 1,600.
+    Prompt + 200 output tokens is 600, 1,100, 1,600, then 2,100; the limit is 1,600.
     """
     drawn = CHAT.draw(requests=3, seed=1, max_model_len=1_600)
     [chat] = drawn.conversations
@@ -183,7 +183,7 @@ def test_a_chat_ends_where_the_context_is_full() -> None:
 
 
 def test_chats_are_whole_and_enough() -> None:
-    """Requests are turns, rounded up to whole chats, also where chats were cut short."""
+    """The number of turns is rounded up to whole chats, also when chats are cut short."""
     assert len(CHAT.draw(requests=11, seed=1, max_model_len=8_192).conversations) == 3
     cut = CHAT.draw(requests=11, seed=1, max_model_len=1_600)
     assert [len(chat.turns) for chat in cut.conversations] == [3, 3, 3, 3]
@@ -191,7 +191,7 @@ def test_chats_are_whole_and_enough() -> None:
 
 
 def test_a_chat_without_a_first_turn_is_dropped_whole() -> None:
-    """A chat whose first question does not fit counts all its turns, and another is drawn."""
+    """A chat whose first turn does not fit is replaced, and all its turns are counted."""
     mixed = replace(CHAT, first_tokens=Uniform(1, 1_000), turns=2, system_tokens=None)
     drawn = mixed.draw(requests=100, seed=1, max_model_len=700)
     sent = sum(len(chat.turns) for chat in drawn.conversations)
@@ -210,8 +210,8 @@ def test_a_chat_without_a_first_turn_is_dropped_whole() -> None:
         {"output_tokens": Fixed(0)},
     ],
 )
-def test_chats_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
-    """A chat needs turns, questions and answers."""
+def test_invalid_chats_are_refused(wrong: dict[str, Any]) -> None:
+    """A chat needs at least one turn, and questions and answers of at least one token."""
     with pytest.raises(WorkloadError, match="chat: "):
         replace(CHAT, **wrong)
 
@@ -219,14 +219,14 @@ def test_chats_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"groups": 0}, {"suffix_tokens": Fixed(0)}, {"output_tokens": Fixed(0)}]
 )
-def test_requests_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
-    """A request needs a group, a text of its own and an answer."""
+def test_invalid_requests_are_refused(wrong: dict[str, Any]) -> None:
+    """A request needs a group, a suffix and an output of at least one token."""
     with pytest.raises(WorkloadError, match="support-bot: "):
         replace(SUPPORT, **wrong)
 
 
 def test_the_table_names_every_workload() -> None:
-    """The kinds of a sweep file are the classes of this package."""
+    """Each `kind` of a sweep file has its class."""
     kinds = {
         "shared-prefix": SharedPrefix,
         "multi-turn": MultiTurn,

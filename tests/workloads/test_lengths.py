@@ -1,4 +1,4 @@
-"""Distributions of lengths: what is drawn has the figures that were asked for."""
+"""Distributions of lengths: the draws have the requested parameters."""
 
 import math
 from collections.abc import Callable
@@ -20,8 +20,8 @@ EACH_KIND: list[Lengths] = [
 ]
 
 
-# At α = 0.001 the largest distance between the shares drawn and the true ones, times √n; for whole
-# numbers it is on the safe side.
+# The critical value of √n times the Kolmogorov-Smirnov distance at α = 0.001; conservative for
+# whole numbers.
 KOLMOGOROV = math.sqrt(-math.log(0.001 / 2) / 2)
 
 
@@ -30,8 +30,8 @@ def generator(seed: int = 1) -> np.random.Generator:
 
 
 @pytest.mark.parametrize("lengths", EACH_KIND, ids=lambda lengths: lengths.describe())
-def test_every_kind_keeps_its_word(lengths: Lengths) -> None:
-    """Draws are whole numbers within the stated bounds, around the stated mean, and repeatable."""
+def test_every_kind_has_its_stated_bounds_and_mean(lengths: Lengths) -> None:
+    """Draws are repeatable whole numbers within the stated bounds and near the stated mean."""
     drawn = lengths.draw(40_000, generator())
     assert drawn.shape == (40_000,)
     assert drawn.dtype == np.int64
@@ -49,15 +49,15 @@ def test_uniform_reaches_both_bounds() -> None:
     assert set(Uniform(3, 5).draw(1_000, generator()).tolist()) == {3, 4, 5}
 
 
-def test_lognormal_has_the_median_and_p99_asked_for() -> None:
-    """Median and 99th percentile of many draws are the two parameters."""
+def test_lognormal_has_the_requested_median_and_p99() -> None:
+    """Median and 99th percentile of many draws equal the two parameters."""
     drawn = Lognormal(120, 900).draw(200_000, generator())
     assert np.median(drawn) == pytest.approx(120, rel=0.01)
     assert np.percentile(drawn, 99) == pytest.approx(900, rel=0.03)
 
 
-def test_lognormal_bounds_set_what_lies_outside_to_the_bound() -> None:
-    """Clipped lengths pile up at the bounds and leave the median alone."""
+def test_lognormal_lengths_outside_the_bounds_become_the_bound() -> None:
+    """Lengths outside the bounds become the bound, and the median does not change."""
     drawn = Lognormal(120, 900, low=60, high=500).draw(50_000, generator())
     assert (drawn.min(), drawn.max()) == (60, 500)
     assert (drawn == 60).mean() > 0.1
@@ -73,7 +73,7 @@ def distance(lengths: Lengths, below: Callable[[int], float], seed: int) -> floa
 
 
 def lognormal_share(median: float, p99: float, low: int, high: int) -> Callable[[int], float]:
-    """Return the share of lengths up to one, rounded and set to the bounds as they are."""
+    """Return the cumulative distribution of rounded lengths limited to the bounds."""
     sigma = math.log(p99 / median) / NormalDist().inv_cdf(0.99)
 
     def below(tokens: int) -> float:
@@ -101,17 +101,17 @@ EXACT_SHARES: list[tuple[Lengths, Callable[[int], float]]] = [
 def test_lengths_are_distributed_as_they_are_named(
     lengths: Lengths, below: Callable[[int], float], seed: int
 ) -> None:
-    """A Kolmogorov-Smirnov test cannot tell the draws from the distribution, bounds included."""
+    """A Kolmogorov-Smirnov test accepts the draws of each distribution, with its bounds."""
     assert distance(lengths, below, seed) < KOLMOGOROV
 
 
-def test_another_distribution_of_lengths_is_told_apart() -> None:
-    """The test above can fail: a p99 of 700 does not pass for one of 900."""
+def test_another_distribution_of_lengths_is_rejected() -> None:
+    """The Kolmogorov-Smirnov test can fail: it rejects a p99 of 700 instead of 900."""
     assert distance(Lognormal(120, 700), lognormal_share(120, 900, 1, 2**31), 0) > KOLMOGOROV
 
 
 def test_empirical_draws_as_often_as_seen() -> None:
-    """A length seen twice as often is drawn twice as often."""
+    """A length that is listed twice is drawn twice as often."""
     drawn = Empirical((5, 5, 80)).draw(30_000, generator())
     assert (drawn == 5).mean() == pytest.approx(2 / 3, abs=0.01)
     assert set(drawn.tolist()) == {5, 80}
@@ -138,7 +138,7 @@ def test_empirical_draws_as_often_as_seen() -> None:
     ],
 )
 def test_impossible_parameters_are_refused(kind: type, arguments: tuple[object, ...]) -> None:
-    """Parameters that no distribution of lengths has raise the workloads' own error."""
+    """Impossible parameters raise `WorkloadError`."""
     with pytest.raises(WorkloadError):
         kind(*arguments)
 
@@ -152,10 +152,10 @@ def test_impossible_parameters_are_refused(kind: type, arguments: tuple[object, 
         (b'"input","output"\n3,"10"\n', "input", (3,)),
     ],
 )
-def test_lengths_are_read_as_files_come(
+def test_lengths_are_read_from_common_file_layouts(
     tmp_path: Path, text: bytes, column: str | None, values: tuple[int, ...]
 ) -> None:
-    """One number a line or a named column; BOM, CR LF, blank lines and no last line end."""
+    """A file has one number per line or a named column; BOM, CR LF and blank lines are accepted."""
     path = tmp_path / "lengths.csv"
     path.write_bytes(text)
     assert Empirical.from_file(path, column).values == values
@@ -169,15 +169,15 @@ def test_lengths_are_read_as_files_come(
         ("3\n\n0\n", None, ["line 3", '"0"', "at least 1"]),
         ("input,output\n3\n", "output", ["line 2"]),
         ("3\n4.5\n", None, ["line 2", "4.5"]),
-        ('3\n"4\n', None, ["line 2", "no CSV"]),
-        ("\n", None, ["holds no lengths"]),
-        ("input\n", "input", ["holds no lengths"]),
+        ('3\n"4\n', None, ["line 2", "not valid CSV"]),
+        ("\n", None, ["contains no lengths"]),
+        ("input\n", "input", ["contains no lengths"]),
     ],
 )
 def test_a_bad_length_is_named(
     tmp_path: Path, text: str, column: str | None, pieces: list[str]
 ) -> None:
-    """The error names file, physical line and what was found there."""
+    """The error names the file, the physical line and the value found."""
     path = tmp_path / "lengths.csv"
     path.write_text(text)
     with pytest.raises(WorkloadError) as caught:
@@ -186,6 +186,6 @@ def test_a_bad_length_is_named(
 
 
 def test_a_missing_file_is_the_users_error(tmp_path: Path) -> None:
-    """A path that is not there is named, without a traceback of the reader."""
+    """The error names a path that does not exist."""
     with pytest.raises(WorkloadError, match=r"absent\.csv: cannot be read: No such file"):
         Empirical.from_file(tmp_path / "absent.csv")

@@ -1,4 +1,4 @@
-"""Prompts: named text segments, the prefixes they share, their token ids and words."""
+"""Prompts as named text segments: shared prefixes, token ids and text."""
 
 from harness.workloads.prompts.overlap import Overlap, overlap_of
 from harness.workloads.prompts.prefixes import PrefixTree, Prompt, left_behind, shared_prefixes

@@ -1,4 +1,4 @@
-"""What prompts have in common with earlier ones, at their beginning and behind it."""
+"""The overlap of prompts with earlier prompts, as a prefix and after the prefix."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from harness.workloads.prompts.prefixes import Prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """The prompts of a run against those before them, in tokens over all prompts.
+    """The overlap of each prompt of a run with the earlier prompts, summed over all prompts.
 
-    A prefix cache finds what is shared from the first token on. What was seen before too, but
-    stands behind the first token that differs, it cannot find.
+    A prefix cache finds the tokens before the first difference. It cannot find tokens after the
+    first difference, even if an earlier prompt contains them.
     """
 
     prompt_tokens: int
-    shared_tokens: int  # begin as an earlier prompt does
-    hidden_tokens: int  # seen before, behind the place where the prompt differs
+    shared_tokens: int  # prefix shared with an earlier prompt
+    hidden_tokens: int  # in an earlier prompt, but after the first difference
     diverge_after_tokens: float  # median over prompts
 
 
 def overlap_of(shared: Iterable[tuple[Prompt, int]]) -> Overlap | None:
-    """Return the overlap of prompts, each with its tokens shared from the start; None for none."""
+    """Return the overlap of prompts; None without a prompt.
+
+    `shared` pairs each prompt with the length of its shared prefix in tokens.
+    """
     longest: dict[int, int] = {}  # text → tokens of it seen so far
     total = hidden = 0
     found: list[int] = []

@@ -1,6 +1,6 @@
-"""What prompts have in common: how far one begins as others do, and which beginnings are shared.
+"""Shared prefixes of prompts, found with a tree of texts.
 
-A tree of texts, not of tokens: a prompt of thousands of tokens is a few steps.
+An edge of the tree is a text, not a token, so a prompt of thousands of tokens takes a few steps.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ Prompt = tuple[Segment, ...]
 
 
 class PrefixTree:
-    """Prompts by their beginnings, each with an owner whose own prompts do not count for it.
+    """A prefix tree of prompts that can exclude the prompts of one owner.
 
-    An edge is one text: the longest stretch of it that any prompt followed, whose that was, and
-    the longest of all other owners.
+    An edge is one text. It stores the longest beginning of the text in any prompt, the owner of
+    that prompt, and the longest beginning among all other owners.
     """
 
     def __init__(self) -> None:
-        self._edges: dict[tuple[int, int, int], int] = {}  # (edge before, tokens of it, text)
+        self._edges: dict[tuple[int, int, int], int] = {}  # (previous edge, its tokens, text)
         self._longest: list[int] = [0]  # edge → tokens; edge 0 is the empty start
-        self._owners: list[int] = [-1]  # edge → whose that is
-        self._others: list[int] = [0]  # edge → tokens of the longest of anybody else
+        self._owners: list[int] = [-1]  # edge → owner of the longest beginning
+        self._others: list[int] = [0]  # edge → longest beginning of any other owner, in tokens
 
     def add(self, prompt: Prompt, owner: int) -> None:
-        """Take in a prompt of `owner`."""
+        """Add a prompt of `owner`."""
         edge = left_at = 0
         for segment in prompt:
             if not segment.tokens:
@@ -46,9 +46,9 @@ class PrefixTree:
                 self._others[edge] = max(left_at, self._others[edge])
 
     def shared_tokens(self, prompt: Prompt, owner: int) -> int:
-        """Return the tokens of the longest prefix of `prompt` that a prompt of others begins with.
+        """Return the length of the longest prefix that `prompt` shares with another owner's prompt.
 
-        `owner` is whose prompt it is; with -1 all prompts count.
+        `owner` is the owner of `prompt`; -1 includes the prompts of every owner.
         """
         edge = left_at = shared = 0
         for segment in prompt:
@@ -67,9 +67,9 @@ class PrefixTree:
 
 
 def shared_prefixes(conversations: Sequence[Conversation], least_tokens: int = 1) -> list[Prompt]:
-    """Return the beginnings that at least two conversations share, each once, the longest first.
+    """Return the distinct prefixes that at least two conversations share, longest first.
 
-    Those shorter than `least_tokens` are left out, and so is one that another begins with.
+    Excludes prefixes shorter than `least_tokens` and prefixes of another returned prefix.
     """
     tree = PrefixTree()
     for owner, one in enumerate(conversations):
@@ -102,9 +102,10 @@ def beginning(prompt: Prompt, tokens: int) -> Prompt:
 
 
 def left_behind(conversation: Conversation) -> Iterable[Prompt]:
-    """Yield what each turn leaves in a cache without limit: its prompt, and live its answer too.
+    """Yield the cache content after each turn, for a cache without limit.
 
-    With live history the next prompt begins with the answer; a recorded answer was never in it.
+    With recorded history this is the prompt. With live history it is the prompt and the answer,
+    because the next prompt repeats the engine's own answer.
     """
     turns = conversation.turns
     for number, turn in enumerate(turns):

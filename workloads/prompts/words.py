@@ -1,11 +1,11 @@
-"""Prompts as text, for servers that take no token ids: one common word, one token."""
+"""Prompts as text for servers that accept no token ids. One common word is about one token."""
 
 from __future__ import annotations
 
 from harness.workloads.base import Segment
 from harness.workloads.prompts.token_ids import draw_token_ids
 
-# Common English words that the usual vocabularies hold whole, with the blank before them.
+# Common English words that usual vocabularies contain as one token, with the space before them.
 _COMMON = """
 able about above across action after again against age ago air all allow almost alone along
 already also although always among amount animal another answer any appear apply area arm around
@@ -51,12 +51,12 @@ WORDS = tuple(_COMMON.split())
 
 
 def prompt_text(prompt: tuple[Segment, ...]) -> str:
-    """Return `prompt` as words with blanks between them, as many words as it has tokens.
+    """Return `prompt` as words separated by spaces, one word for each token.
 
-    As with token ids, two segments of one text share their first words, and unrelated texts share
-    no run of words but by chance. How many tokens a server makes of it, its usage tells.
+    As with token ids, segments of the same text share their first words, and unrelated texts share
+    a sequence of words only by chance. The server reports the real number of tokens in `usage`.
     """
-    # `token_ids` gives ids in the upper half of so small a vocabulary.
+    # A vocabulary below 2000 uses the ids of its upper half.
     return " ".join(
         [WORDS[number] for number in (draw_token_ids(prompt, 2 * len(WORDS)) % len(WORDS)).tolist()]
     )

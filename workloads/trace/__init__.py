@@ -1,4 +1,4 @@
-"""Replay of recorded traces: their formats, rows and prompts."""
+"""Replay of recorded traces: formats, rows and prompts."""
 
 from harness.workloads.trace.format_detection import guess_format
 from harness.workloads.trace.formats import FORMATS, NANOSECONDS

@@ -1,4 +1,4 @@
-"""Which published form a trace file has, seen from its first line."""
+"""Detect the format of a trace file from its first line."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 from harness.workloads.base import WorkloadError
 from harness.workloads.trace.formats import FORMATS, TraceFormat
 
-_LONGEST_LINE = 1 << 20  # bytes of the file that are looked at
+_LONGEST_LINE = 1 << 20  # characters read to find the first line
 
 
 def guess_format(path: Path) -> str:
-    """Return the name of the first known form whose fields the first line of the file has.
+    """Return the name of the first format whose fields are in the first line of the file.
 
-    A form whose own unit of time would be assumed (Mooncake: milliseconds) is only taken where
-    `hash_ids` gives it away. Raises `WorkloadError` for a file that looks like none of them.
+    A JSON format with a default time unit (Mooncake: milliseconds) also needs `hash_ids`, so that
+    the unit is not a guess. Raises `WorkloadError` when no format matches.
     """
     line = _first_line(path)
     kind, fields = _fields(line)
-    by_marks = sorted(FORMATS.items(), key=lambda one: -len(one[1].marks))  # the closest first
+    by_marks = sorted(FORMATS.items(), key=lambda one: -len(one[1].marks))  # most specific first
     for name, form in by_marks:
         if form.lines == kind and _has_fields(form, fields):
             return name
-    error = WorkloadError(f"{path}: the first line looks like no known trace: {line[:60]!r}")
-    error.add_note(f"say which it is with format: {' | '.join(FORMATS)}")
-    error.add_note(f"a table of your own has the columns {FORMATS['csv'].columns}")
+    error = WorkloadError(f"{path}: the first line has no known trace format: {line[:60]!r}")
+    error.add_note(f"set format: {' | '.join(FORMATS)}")
+    error.add_note(f"format csv needs the columns {FORMATS['csv'].columns}")
     raise error
 
 
@@ -42,7 +42,7 @@ def _first_line(path: Path) -> str:
 
 
 def _fields(line: str) -> tuple[str, set[str]]:
-    """Return `json` or `csv`, and the names of the fields in a line of JSON or a CSV header."""
+    """Return `json` or `csv`, and the field names of the JSON line or CSV header."""
     try:
         value = json.loads(line)
     except ValueError:

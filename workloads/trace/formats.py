@@ -1,4 +1,4 @@
-"""The forms in which traces are published: one entry a form, read by `trace_rows`."""
+"""The formats of published traces: one entry for each format, read by `rows`."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from typing import Literal
 
 NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
-# A field of one of these names contains its unit, whatever `time_unit` is.
+# The unit in a field name has priority over `time_unit`.
 UNIT_IN_NAME = {f"timestamp_{unit}": unit for unit in NANOSECONDS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFormat:
-    """Where one form keeps time and lengths. Of a field's several names the first found is it."""
+    """The fields of one trace format. If a field has several names, the first one found is used."""
 
     lines: Literal["json", "csv"]
     time_fields: tuple[str, ...]
     input_fields: tuple[str, ...]
     output_fields: tuple[str, ...]
-    wall_time: bool = False  # a date and a time of day; else a number
-    time_needed: bool = True  # else a file without any times is good: lengths only
-    time_unit: str | None = None  # of a plain `timestamp`; None: the file's owner must say
-    has_blocks: bool = False  # `hash_ids` may tell shared prefixes
-    marks: tuple[str, ...] = ()  # fields by which this form is recognized
-    block_tokens: int | None = None  # tokens an id; None: the file's owner must say
+    wall_time: bool = False  # True: date and time of day; False: a number
+    time_needed: bool = True  # False: a file with lengths and no times is valid
+    time_unit: str | None = None  # unit of a plain `timestamp`; None: the user must set it
+    has_blocks: bool = False  # rows may have `hash_ids`, which describe shared prefixes
+    marks: tuple[str, ...] = ()  # additional fields that identify this format
+    block_tokens: int | None = None  # tokens per id; None: the user must set it
 
     @property
     def needed_fields(self) -> tuple[tuple[str, ...], ...]:
-        """The fields that a row cannot do without, each under its several names."""
+        """The required fields of a row, each as a tuple of its possible names."""
         times = (self.time_fields,) if self.time_needed else ()
         return (*times, self.input_fields, self.output_fields)
 
     @property
     def columns(self) -> str:
-        """The fields in words, for whoever has to write such a file."""
+        """The required and optional fields as text, for error messages."""
         needed = ", ".join(" or ".join(names) for names in self.needed_fields)
-        times = "" if self.time_needed else f"; with times also {' or '.join(self.time_fields)}"
+        times = "" if self.time_needed else f"; optional: {' or '.join(self.time_fields)}"
         unit = "" if self.wall_time or self.time_unit else " (timestamp needs time_unit)"
         return f"{needed}{times}{unit}"
 
@@ -64,7 +64,7 @@ FORMATS: dict[str, TraceFormat] = {
         output_fields=("GeneratedTokens",),
         wall_time=True,
     ),
-    # one's own log, with as much as it has
+    # the user's own logs; times are optional
     "jsonl": TraceFormat(
         lines="json",
         time_fields=_OWN_TIMES,
@@ -80,7 +80,7 @@ FORMATS: dict[str, TraceFormat] = {
         output_fields=_OWN_OUTPUTS,
         time_needed=False,
     ),
-    # alibaba-edu/qwen-bailian-usagetraces-anon: like Mooncake's, in seconds and in smaller blocks
+    # alibaba-edu/qwen-bailian-usagetraces-anon: Mooncake's fields, times in s, smaller blocks
     "bailian": TraceFormat(
         lines="json",
         time_fields=_OWN_TIMES,

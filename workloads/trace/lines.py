@@ -1,4 +1,4 @@
-"""The only place that opens files: physical lines with their numbers, as JSON or CSV fields."""
+"""Read the lines of a trace file, with line numbers, as JSON or CSV fields."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FRACTION = re.compile(r"[+-]?[0-9]{1,30}\.[0-9]{0,30}")
 
 
 class RowError(Exception):
-    """One row that cannot be used: a reason to count it by, and what was found."""
+    """An unusable row: a reason for the count, and a message with the value found."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -30,22 +30,22 @@ class RowError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A row that was not taken, and where it stands."""
+    """An unusable row and its line number."""
 
     line: int  # physical line, from 1; the header of a CSV is line 1
     reason: str
     message: str
 
     def __str__(self) -> str:
-        """Return the place and what was wrong there."""
+        """Return the line number and the message."""
         return f"line {self.line}: {self.message}"
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (physical line number, text) of every line that is not blank.
 
-    Takes LF and CR LF ends, a byte-order mark, and a last line without an end. Bytes that are no
-    UTF-8 become U+FFFD, so that the reader of the row names the line. Raises `WorkloadError`.
+    Accepts LF and CR LF line ends, a byte-order mark, and a last line without a line end. Invalid
+    UTF-8 bytes become U+FFFD, so that the row parser reports the line. Raises `WorkloadError`.
     """
     try:
         with path.open("rb") as file:
@@ -59,26 +59,27 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def shown(value: object) -> str:
-    """Return a value as the file has it, short enough for one line of an error message."""
+    """Return a value as written in the file, cut to 40 characters for an error message."""
     text = str(value) if isinstance(value, Decimal) else json.dumps(value, default=str)
     return text if len(text) <= 40 else f"{text[:40]}…"
 
 
 def _refuse_constant(word: str) -> None:
-    raise ValueError(f"{word} is no JSON number")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 _DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)
 
 
 def json_fields(text: str) -> Fields:
-    """Return the object that one line holds; fractions are `Decimal`. Raises `RowError`."""
+    """Return the JSON object in one line, with fractions as `Decimal`. Raises `RowError`."""
     try:
         value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
-        raise RowError("bad_json", f"no JSON: {error.msg} at column {error.colno}") from error
-    except (ValueError, RecursionError) as error:  # NaN, a number too long, brackets too deep
-        raise RowError("bad_json", f"no JSON: {error}") from error
+        message = f"not valid JSON: {error.msg} at column {error.colno}"
+        raise RowError("bad_json", message) from error
+    except (ValueError, RecursionError) as error:  # NaN, a number too long, nesting too deep
+        raise RowError("bad_json", f"not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise RowError("not_an_object", f"expected a JSON object, found {shown(value)}")
     return value
@@ -89,23 +90,23 @@ def csv_values(text: str) -> list[str]:
     try:
         return [value.strip() for value in next(csv.reader([text], strict=True))]
     except csv.Error as error:
-        raise RowError("bad_csv", f"no CSV: {error}") from error
+        raise RowError("bad_csv", f"not valid CSV: {error}") from error
 
 
 def csv_fields(header: list[str], text: str) -> Fields:
-    """Return the values of one CSV line under the names of its header. Raises `RowError`.
+    """Return the values of one CSV line by the names in the header. Raises `RowError`.
 
-    What reads as a number is `int` or, with a fraction, `Decimal`, as in `json_fields`.
+    A number is an `int` or, with a fraction, a `Decimal`, as in `json_fields`.
     """
     values = csv_values(text)
     if len(values) != len(header):
-        found = f"{len(values)} values, the header has {len(header)}"
+        found = f"found {len(values)} values, but the header has {len(header)}"
         raise RowError("wrong_columns", found)
     return dict(zip(header, map(_typed, values), strict=True))
 
 
 def _typed(value: str) -> str | int | Decimal:
-    """Return a CSV value as the number that it reads as, if it does."""
+    """Return a CSV value as a number if it is one, otherwise as text."""
     if _INTEGER.fullmatch(value):
         return int(value)
     return Decimal(value) if _FRACTION.fullmatch(value) else value

@@ -1,4 +1,4 @@
-"""What a report must say of a replayed trace: what was reordered, and what the file cannot tell."""
+"""Notes for the report on a replayed trace, such as sorted rows or missing fields."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from harness.workloads.trace.rows import TraceRow, TraceRows
 def trace_notes(
     read: TraceRows, replayed: Sequence[TraceRow], form: TraceFormat
 ) -> tuple[str, ...]:
-    """Return one sentence for each thing that the reader of a report must know.
+    """Return the notes on a trace, one sentence each.
 
-    `read` is the file in its own order, `replayed` the rows taken.
+    `read` contains all rows in file order, `replayed` the rows that are sent.
     """
     return tuple(_notes(read, replayed, form))
 
@@ -24,16 +24,16 @@ def _notes(read: TraceRows, replayed: Sequence[TraceRow], form: TraceFormat) -> 
     times = [row.time_ns for row in read.rows if row.time_ns is not None]
     back = sum(later < earlier for earlier, later in pairwise(times))
     if back:
-        yield f"trace rows were sorted by time: in the file, time steps back {back} times"
+        yield f"trace rows were sorted by time: in the file, the time decreases {back} times"
     if not times:
-        yield "the trace has no times: it cannot give the arrivals"
+        yield "the trace has no times, so arrivals: trace is not possible"
     if read.linked_by:
-        yield f"the trace's {read.linked_by} is not used: each row is a conversation of its own"
+        yield f"the trace's {read.linked_by} is not used: each row is a separate conversation"
     unknown = sum(row.hash_ids is None for row in replayed)
     if unknown:
         yield (
-            f"{unknown} of {len(replayed)} trace rows do not tell what they share with others: "
-            "each of them is a text of its own, in which a prefix cache finds nothing"
+            f"{unknown} of {len(replayed)} trace rows have no hash_ids: their prompts share no "
+            "prefix, so a prefix cache has no hits for them"
         )
     if form.block_tokens is not None:
         yield from _resized(replayed, form.block_tokens)
@@ -44,8 +44,8 @@ def _resized(replayed: Sequence[TraceRow], block_tokens: int) -> Iterator[str]:
     if not resized:
         return
     block, row, tokens, other, other_tokens = resized[0]
-    more = f", and {len(resized) - 1} ids more do so" if len(resized) > 1 else ""
+    more = f" ({len(resized) - 1} more ids have two sizes)" if len(resized) > 1 else ""
     yield (
-        f"id {block} stands for {other_tokens} tokens on line {other.line} and for {tokens} "
-        f"on line {row.line}{more}: they share the shorter one"
+        f"hash id {block} has {other_tokens} tokens on line {other.line} and {tokens} tokens on "
+        f"line {row.line}{more}: both rows share only the shorter block"
     )

@@ -1,4 +1,4 @@
-"""Rows of a trace as prompts: one text for each block id, or one for each row."""
+"""Make prompts from trace rows: one text for each block id, or one text for each row."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from harness.workloads.trace.rows import TraceRow
 def row_prompts(
     rows: Sequence[TraceRow], seed: int, block_tokens: int | None
 ) -> list[tuple[Segment, ...]]:
-    """Return the prompt of each row. An id is one text, however many tokens of it a row takes.
+    """Return the prompt of each row. Each block id is one text.
 
-    `block_tokens` is needed where rows have `hash_ids`. A row's text depends on the seed and on
-    its ids (or its line) alone, so that a limit does not change the rows within it.
+    Rows with `hash_ids` need `block_tokens`. A row's text depends only on the seed and on its ids
+    (without ids, on its line number), so `limit` does not change the texts of the first rows.
     """
     own_names = text_names(seed, "trace row", [row.line for row in rows])
     ids = list({block: None for row in rows for block in row.hash_ids or ()})
     names = dict(zip(ids, text_names(seed, "trace block", ids), strict=True))
-    # One object for each full block: a long trace repeats them.
+    # Rows share one object for each full block, because a long trace repeats blocks.
     full = {block: Segment(name, block_tokens or 0) for block, name in names.items()}
     prompts: list[tuple[Segment, ...]] = []
     for row, own_name in zip(rows, own_names, strict=True):
@@ -36,9 +36,9 @@ def row_prompts(
 def resized_blocks(
     rows: Sequence[TraceRow], block_tokens: int
 ) -> list[tuple[int, TraceRow, int, TraceRow, int]]:
-    """Return, for each id that stands for blocks of different sizes, the first two of them.
+    """Return the ids whose blocks differ in size, each with its first two different blocks.
 
-    As (id, row, tokens, other row, other tokens).
+    Each entry is (id, row, tokens, other row, other tokens).
     """
     first: dict[int, tuple[TraceRow, int]] = {}
     resized: dict[int, tuple[int, TraceRow, int, TraceRow, int]] = {}

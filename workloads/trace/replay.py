@@ -1,4 +1,4 @@
-"""Replay of a recorded trace: its lengths, its times and, where it tells them, its prefixes."""
+"""Replay of a recorded trace: its lengths, its times and, with `hash_ids`, its prefixes."""
 
 from __future__ import annotations
 
@@ -21,31 +21,36 @@ _NAMED_FAULTS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceReplay:
-    """Requests of a trace file in the order of their times, each a conversation of one turn.
+    """Requests of a trace file in time order, each a conversation of one turn.
 
-    With `hash_ids`, one id is one text of `block_tokens` tokens, so that prompts share what they
-    shared when they were recorded. Without, each prompt is a text of its own. The seed gives the
-    texts; lengths and times are the file's.
+    With `hash_ids`, each id is one text of `block_tokens` tokens, so prompts share the same
+    prefixes as in the recording. Without `hash_ids`, each prompt is a unique text. The seed
+    determines the texts; the file determines lengths and times.
     """
 
     name: str
     format: str  # one of `FORMATS`
     path: Path
-    block_tokens: int | None = None  # tokens an id stands for; None: the format's own size
-    time_unit: str | None = None  # of a field named `timestamp`; None: the format's own
+    block_tokens: int | None = None  # tokens per id; None: the default of the format
+    time_unit: str | None = None  # unit of a field named `timestamp`; None: the format's default
     over_length: Literal["skip", "refuse"] = "skip"  # rows longer than the context
-    bad_rows: Literal["skip", "refuse"] = "refuse"  # lines that hold no request
-    limit: int | None = None  # replay the first so many usable rows, in the order of time
+    bad_rows: Literal["skip", "refuse"] = "refuse"  # lines that contain no valid request
+    limit: int | None = None  # replay only the first `limit` usable rows, in time order
 
     def __post_init__(self) -> None:
-        """Refuse options that the format does not have."""
+        """Refuse unknown values, and options that the format does not have."""
         if self.format not in FORMATS:
             raise self._unknown_format()
         form = FORMATS[self.format]
         if self.block_tokens is not None and not form.has_blocks:
-            raise WorkloadError(f"{self.name}: format {self.format} has no block_tokens")
+            raise WorkloadError(
+                f"{self.name}: format {self.format} has no block_tokens; remove block_tokens"
+            )
         if self.time_unit is not None and form.wall_time:
-            raise WorkloadError(f"{self.name}: format {self.format} has no time_unit: wall time")
+            raise WorkloadError(
+                f"{self.name}: format {self.format} has wall-clock times and no time_unit; "
+                "remove time_unit"
+            )
         if self.time_unit is not None and self.time_unit not in NANOSECONDS:
             found = f"time_unit is {self.time_unit}, expected {' | '.join(NANOSECONDS)}"
             raise WorkloadError(f"{self.name}: {found}")
@@ -59,11 +64,12 @@ class TraceReplay:
                 raise WorkloadError(f"{self.name}: {option} is {value}, expected at least 1")
 
     def draw(self, *, requests: int | None, seed: int, max_model_len: int) -> Drawn:
-        """Return the first `requests` usable rows as conversations; all (or `limit`) if None.
+        """Return the first `requests` usable rows as conversations.
 
-        Start times count from the first row replayed. Rows left out are counted: bad lines of the
-        whole file, over-long rows up to the last row replayed. Rows are never repeated: raises
-        `WorkloadError` when there are fewer than `requests`.
+        With `requests` None, returns all usable rows, at most `limit`. Start times count from the
+        first replayed row. `skipped` counts the bad lines of the whole file, and the over-length
+        rows before the last replayed row. Rows are never repeated: raises `WorkloadError` when
+        there are fewer than `requests`.
         """
         form = self._form()
         read = self._read(form)
@@ -83,18 +89,19 @@ class TraceReplay:
         )
 
     def replayable(self, max_model_len: int) -> int:
-        """Return how many requests `draw` can give at most: rows that fit, `limit` at most.
+        """Return the largest number of requests that `draw` can return.
 
-        Reads the file. Raises `WorkloadError` for bad lines that are not to be skipped.
+        This is the number of rows that fit, at most `limit`. Reads the file. Raises
+        `WorkloadError` for bad lines unless `bad_rows` is `skip`.
         """
         in_time = sorted(self._read(self._form()).rows, key=lambda row: row.time_ns or 0)
         fit = [row.input_tokens + row.output_tokens <= max_model_len for row in in_time]
-        if self.over_length == "refuse" and False in fit:  # none is drawn beyond the first of them
+        if self.over_length == "refuse" and False in fit:  # `draw` refuses from the first one on
             fit = fit[: fit.index(False)]
         return min(sum(fit), self.limit or len(fit))
 
     def describe(self) -> str:
-        """Return what is replayed, on one line; the file is not read."""
+        """Describe the trace in one line, without reading the file."""
         form = self._form()
         blocks = f", {form.block_tokens}-token blocks" if form.block_tokens else ""
         limit = f", first {self.limit} rows" if self.limit else ""
@@ -103,11 +110,11 @@ class TraceReplay:
     def _shrink_notes(self, read: TraceRows) -> tuple[str, ...]:
         if read.shrunk_from_tokens is None:
             return ()
-        sizes = f"each block of {read.shrunk_from_tokens} tokens is one of {self.block_tokens} here"
-        return (f"{self.path.name}: prompts are shrunk: {sizes}",)
+        sizes = f"from {read.shrunk_from_tokens} to {self.block_tokens} tokens"
+        return (f"{self.path.name}: prompts are shorter than recorded: blocks shrink {sizes}",)
 
     def _form(self) -> TraceFormat:
-        """Return the format with this trace's own options."""
+        """Return the format with this trace's options applied."""
         form = FORMATS[self.format]
         return replace(
             form,
@@ -116,10 +123,11 @@ class TraceReplay:
         )
 
     def _shrunk(self, read: TraceRows, form: TraceFormat) -> TraceRows:
-        """Return `read`, or the file's rows with each of its blocks shrunk to `block_tokens`.
+        """Return `read`, or the rows with each block shrunk to `block_tokens`.
 
-        Shrunk where the ids do not fit the lengths at `block_tokens`, and all do at the format's
-        own size: so that long prompts fit a small context, and share what they shared.
+        Shrinks the blocks when the number of ids matches the prompt lengths at the format's own
+        block size, but not at `block_tokens`. Long prompts then fit a small context and share the
+        same blocks as before.
         """
         own, wanted = FORMATS[self.format].block_tokens, self.block_tokens
         if own is None or wanted is None or own == wanted or not _mismatched(read):
@@ -131,20 +139,21 @@ class TraceReplay:
         return replace(whole, rows=rows, shrunk_from_tokens=own)
 
     def _read(self, form: TraceFormat) -> TraceRows:
-        """Return what the file holds; refuse its bad lines unless they are to be skipped."""
+        """Read the file. Raise `WorkloadError` for bad lines unless `bad_rows` is `skip`."""
         read = self._shrunk(read_rows(self.path, form), form)
         if read.faults and self.bad_rows == "refuse":
             error = self._refusal(read.faults, "bad_rows")
             if not read.rows:
-                found = f"or is the format not {self.format}? there are {' | '.join(FORMATS)}"
-                error.add_note(found)
+                error.add_note(
+                    f"if the format is not {self.format}, set format: {' | '.join(FORMATS)}"
+                )
             raise error
         return read
 
     def _usable(
         self, rows: list[TraceRow], requests: int | None, max_model_len: int
     ) -> tuple[list[TraceRow], list[TraceRow]]:
-        """Return the rows to replay, and those before the last of them that are too long."""
+        """Return the rows to replay, and the over-length rows before the last of them."""
         wanted = [bound for bound in (requests, self.limit, len(rows)) if bound is not None]
         taken: list[TraceRow] = []
         too_long: list[TraceRow] = []
@@ -156,36 +165,36 @@ class TraceReplay:
         return taken, too_long
 
     def _check_enough(self, found: int, requests: int | None, skipped: Counter[str]) -> None:
-        """Raise `WorkloadError` where no row is left, or fewer than requested."""
-        left_out = ", ".join(f"{reason} {count}" for reason, count in skipped.items())
-        because = f" (left out: {left_out})" if left_out else ""
+        """Raise `WorkloadError` when no row is left, or fewer rows than `requests`."""
+        counts = ", ".join(f"{reason} {count}" for reason, count in skipped.items())
+        skipped_text = f" (skipped: {counts})" if counts else ""
         if requests is not None and requests < 1:
-            raise WorkloadError(f"{self.name}: {requests} requests asked for, expected at least 1")
+            raise WorkloadError(f"{self.name}: requests is {requests}, expected at least 1")
         if not found:
-            error = WorkloadError(f"{self.path}: no row to replay{because}")
+            error = WorkloadError(f"{self.path}: no row to replay{skipped_text}")
             if skipped["context_length"]:
                 error.add_note(
-                    f"{skipped['context_length']} rows are longer than the context: raise it "
-                    "(`max_model_len` under `base` in a sweep, else the server's own), if the "
-                    "model and the memory can take it"
+                    f"{skipped['context_length']} rows are longer than the context; raise "
+                    "max_model_len if model and memory allow it (under `base` in a sweep, "
+                    "otherwise in the options of the server)"
                 )
             elif skipped:
-                error.add_note("mend the file: no line of it is a request")
+                error.add_note("fix the file: no line contains a valid request")
             raise error
         if requests is not None and found < requests:
             limit = f", limit {self.limit}" if self.limit else ""
             error = WorkloadError(
-                f"{self.path}: {requests} requests asked for, "
-                f"but only {found} rows to replay{limit}{because}"
+                f"{self.path}: requests is {requests}, "
+                f"but the trace has only {found} rows to replay{limit}{skipped_text}"
             )
             error.add_note(
-                f"ask for at most {found} requests: repeated rows would be found whole in the "
-                "prefix cache, so none is repeated"
+                f"set requests to at most {found}; rows are never repeated, because a repeated "
+                "prompt would be a full prefix cache hit"
             )
             raise error
 
     def _unknown_format(self) -> WorkloadError:
-        """Return the error for a format that is in no table."""
+        """Return the error for an unknown format."""
         error = WorkloadError(
             f"{self.name}: format is {self.format}, expected {' | '.join(FORMATS)}"
         )
@@ -195,26 +204,26 @@ class TraceReplay:
         return error
 
     def _refusal(self, faults: Sequence[Fault], option: str) -> WorkloadError:
-        """Return one error that names the first faults, and the option that leaves them out."""
+        """Return one error with the first faults and the option that skips such rows."""
         named = "; ".join(str(fault) for fault in faults[:_NAMED_FAULTS])
         more = f"; and {len(faults) - _NAMED_FAULTS} more" if len(faults) > _NAMED_FAULTS else ""
         error = WorkloadError(f"{self.path}: {named}{more}")
         line = f"--{option.replace('_', '-')} skip"
         error.add_note(
-            "mend the file, or leave such rows out and have them counted: "
-            f"`{option}: skip` in a sweep, `{line}` of harness load"
+            "fix the file, or skip and count such rows: "
+            f"`{option}: skip` in a sweep, `{line}` for harness load"
         )
         return error
 
 
 def _over_length(rows: Sequence[TraceRow], max_model_len: int) -> list[Fault]:
-    """Return what is wrong with rows longer than the context."""
+    """Return a fault for each row that is longer than the context."""
     return [
         Fault(
             line=row.line,
             reason="context_length",
             message=f"input {row.input_tokens} + output {row.output_tokens} tokens "
-            f"are more than max_model_len {max_model_len}",
+            f"exceed max_model_len {max_model_len}",
         )
         for row in sorted(rows, key=lambda row: row.line)
     ]
@@ -223,7 +232,7 @@ def _over_length(rows: Sequence[TraceRow], max_model_len: int) -> list[Fault]:
 def _conversations(
     rows: Sequence[TraceRow], prompts: Sequence[tuple[Segment, ...]]
 ) -> tuple[Conversation, ...]:
-    """Return rows in the order of time as conversations, their times counted from the first."""
+    """Return rows as conversations. Start times count from the first row."""
     origin_ns = rows[0].time_ns
     return tuple(
         Conversation(

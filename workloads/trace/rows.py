@@ -1,4 +1,4 @@
-"""Trace files as rows: each line becomes a row that can be replayed, or a fault and its reason."""
+"""Parse trace files. Each line becomes a usable row or a fault with its reason."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from harness.workloads.trace.lines import (
     shown,
 )
 
-_WORD_LIMIT = 2**63  # of 64-bit integers: ids, and nanoseconds since 1970 (the year 2262)
+_WORD_LIMIT = 2**63  # limit of 64-bit integers: ids, and nanoseconds since 1970 (the year 2262)
 _WALL_TIME = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)?", re.ASCII
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LINKS = ("session", "session_id", "chat_id")  # fields that make rows turns of one chat
+_LINKS = ("session", "session_id", "chat_id")  # fields that link rows into one conversation
 
 
 class _OptionError(Exception):
-    """What the file leaves open, and the option that settles it."""
+    """A value that the file does not contain, and the option that sets it."""
 
     def __init__(self, message: str, option: str) -> None:
         super().__init__(message)
@@ -45,24 +45,24 @@ class TraceRow:
     """One request of a trace."""
 
     line: int  # physical line in its file, from 1
-    time_ns: int | None  # as the file counts time; None where it has no times
+    time_ns: int | None  # time with the file's own origin; None in a file without times
     input_tokens: int
     output_tokens: int
-    hash_ids: tuple[int, ...] | None  # one a block; None: nothing is known of shared prefixes
+    hash_ids: tuple[int, ...] | None  # one id per block; None: shared prefixes are unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRows:
-    """What a trace file holds, in its own order."""
+    """The rows and faults of a trace file, in file order."""
 
     rows: list[TraceRow]
     faults: list[Fault]
-    linked_by: str | None  # the field, if any, that makes rows turns of one chat
-    shrunk_from_tokens: int | None = None  # a block's size in the file, where prompts were shrunk
+    linked_by: str | None  # the field that links rows into one conversation; None without one
+    shrunk_from_tokens: int | None = None  # block size in the file; None: prompts are not shrunk
 
 
 def shrink(row: TraceRow, own_tokens: int, block_tokens: int) -> TraceRow:
-    """Return `row` with its blocks of `own_tokens` shrunk to `block_tokens`, the last as well."""
+    """Return `row` with all blocks, the partial last one too, shrunk to `block_tokens` tokens."""
     if row.hash_ids is None:
         return row
     full = len(row.hash_ids) - 1
@@ -72,9 +72,9 @@ def shrink(row: TraceRow, own_tokens: int, block_tokens: int) -> TraceRow:
 
 
 def read_rows(path: Path, form: TraceFormat) -> TraceRows:
-    """Return the rows of a trace file, and what was wrong with the lines that are none.
+    """Return the usable rows of a trace file, and the faults of its other lines.
 
-    Raises `WorkloadError` for a file that cannot be read, or lacks a column.
+    Raises `WorkloadError` when the file cannot be read or lacks a column.
     """
     rows: list[TraceRow] = []
     faults: list[Fault] = []
@@ -89,7 +89,7 @@ def read_rows(path: Path, form: TraceFormat) -> TraceRows:
             faults.append(Fault(line=line, reason=error.reason, message=str(error)))
         except _OptionError as needed:
             refusal = WorkloadError(f"{path}: line {line}: {needed}")
-            refusal.add_note(f"say which in the sweep file, {needed.option}")
+            refusal.add_note(f"set it in the sweep file: {needed.option}")
             raise refusal from needed
         else:
             linked_by = linked_by or next((name for name in _LINKS if name in fields), None)
@@ -102,14 +102,14 @@ def read_rows(path: Path, form: TraceFormat) -> TraceRows:
 
 def _untimed(row: TraceRow, form: TraceFormat) -> Fault:
     """Return the fault of a row without a time in a file that has times."""
-    message = f"no {form.time_fields[0]}, which other rows have"
+    message = f"no {form.time_fields[0]}, but other rows have one"
     return Fault(line=row.line, reason="missing", message=message)
 
 
 def _parser(
     path: Path, form: TraceFormat, lines: Iterator[tuple[int, str]]
 ) -> Callable[[str], Fields]:
-    """Return how to take a row's line apart; takes the header, where there is one, off `lines`."""
+    """Return the parser of a row. For CSV, consume the header from `lines`."""
     if form.lines == "json":
         return json_fields
     line, text = next(lines, (1, ""))
@@ -122,13 +122,13 @@ def _parser(
         found = f"found {', '.join(map(shown, header))}" if text else "the file is empty"
         named = ", ".join(names[0] for names in missing)
         refusal = WorkloadError(f"{path}: line {line}: no column {named}; {found}")
-        refusal.add_note(f"its columns must be: {form.columns}")
+        refusal.add_note(f"required columns: {form.columns}")
         raise refusal
     return partial(csv_fields, header)
 
 
 def _row(line: int, fields: Fields, form: TraceFormat) -> TraceRow:
-    """Return the row that the fields of one line make. Raises `RowError`."""
+    """Return the row with the fields of one line. Raises `RowError`."""
     time_ns = _time_ns(fields, form)
     tokens = _tokens(fields, form.input_fields, "zero_input")
     output_tokens = _tokens(fields, form.output_fields, "zero_output")
@@ -137,7 +137,7 @@ def _row(line: int, fields: Fields, form: TraceFormat) -> TraceRow:
 
 
 def _found(fields: Fields, names: tuple[str, ...]) -> tuple[str, Any]:
-    """Return name and value of the field under the first of its names; value None if absent."""
+    """Return name and value of a field by the first name present; value None if absent."""
     for name in names:
         value = fields.get(name)
         if value is not None and value != "":
@@ -150,7 +150,7 @@ def _tokens(fields: Fields, names: tuple[str, ...], zero: str) -> int:
     name, value = _found(fields, names)
     if value is None:
         raise RowError("missing", f"no {name}")
-    if type(value) is not int:  # a bool is none either
+    if type(value) is not int:  # also refuses a bool
         raise RowError("not_an_integer", f"{name} is {shown(value)}, expected a whole number")
     if value < 1:
         reason = "negative" if value else zero
@@ -159,7 +159,7 @@ def _tokens(fields: Fields, names: tuple[str, ...], zero: str) -> int:
 
 
 def _time_ns(fields: Fields, form: TraceFormat) -> int | None:
-    """Return a row's time in nanoseconds as the file counts it. Raises `RowError`."""
+    """Return a row's time in nanoseconds, with the file's own origin. Raises `RowError`."""
     name, value = _found(fields, form.time_fields)
     if value is None:
         if form.time_needed:
@@ -170,24 +170,26 @@ def _time_ns(fields: Fields, form: TraceFormat) -> int | None:
     if type(value) is not int and not isinstance(value, Decimal):
         raise RowError("bad_time", f"{name} is {shown(value)}, expected a number")
     if value < 0:
-        raise RowError("negative", f"{name} is {shown(value)}, expected no time before 0")
+        raise RowError("negative", f"{name} is {shown(value)}, expected at least 0")
     nanoseconds = NANOSECONDS[UNIT_IN_NAME.get(name) or _unit(form)]
     if value >= _WORD_LIMIT // nanoseconds:
-        raise RowError("bad_time", f"{name} is {shown(value)}, later than the year 2262")
+        raise RowError("bad_time", f"{name} is {shown(value)}, expected a time before 2262")
     return round(value * nanoseconds)
 
 
 def _unit(form: TraceFormat) -> str:
-    """Return the unit of a plain `timestamp`, which cannot be guessed."""
+    """Return the unit of a plain `timestamp`. Raise `_OptionError` when it is not set."""
     if form.time_unit is None:
-        raise _OptionError("timestamp has no known unit", f"time_unit: {' | '.join(NANOSECONDS)}")
+        raise _OptionError(
+            "the unit of timestamp is unknown", f"time_unit: {' | '.join(NANOSECONDS)}"
+        )
     return form.time_unit
 
 
 def _wall_time_ns(name: str, value: object) -> int:
-    """Return nanoseconds since 1970 of a wall time, UTC where it has no zone. Raises `RowError`.
+    """Return a wall-clock time as nanoseconds since 1970. Raises `RowError`.
 
-    Keeps all fraction digits to the nanosecond; `datetime` alone would drop the seventh.
+    A time without a zone is UTC. Keeps nanoseconds, because `datetime` drops the seventh digit.
     """
     refusal = RowError(
         "bad_time", f"{name} is {shown(value)}, expected YYYY-MM-DD HH:MM:SS.fraction"
@@ -206,7 +208,7 @@ def _wall_time_ns(name: str, value: object) -> int:
 
 
 def _hash_ids(fields: Fields, tokens: int, form: TraceFormat) -> tuple[int, ...] | None:
-    """Return the ids of a row's blocks; None where it has none. Raises `RowError`."""
+    """Return the block ids of a row; None without `hash_ids`. Raises `RowError`."""
     ids = fields.get("hash_ids")
     if ids is None:
         return None
@@ -214,21 +216,21 @@ def _hash_ids(fields: Fields, tokens: int, form: TraceFormat) -> tuple[int, ...]
         raise RowError("not_an_integer", f"hash_ids is {shown(ids)}, expected a list of integers")
     for value in ids:
         if type(value) is not int or not -_WORD_LIMIT <= value < _WORD_LIMIT:
-            message = f"hash_ids holds {shown(value)}, expected 64-bit integers"
+            message = f"hash_ids contains {shown(value)}, expected 64-bit integers"
             raise RowError("not_an_integer", message)
     needed = -(-tokens // _block_tokens(form))
     if len(ids) != needed:
         message = (
-            f"hash_ids has {len(ids)} ids, input_length {tokens} needs {needed} "
-            f"at {form.block_tokens} tokens a block"
+            f"hash_ids has {len(ids)} ids, but input_length {tokens} needs {needed} "
+            f"at {form.block_tokens} tokens per block"
         )
         raise RowError("blocks_mismatch", message)
     return tuple(ids)
 
 
 def _block_tokens(form: TraceFormat) -> int:
-    """Return the tokens of a block, which cannot be guessed."""
+    """Return the tokens of a block. Raise `_OptionError` when the number is not set."""
     if form.block_tokens is None:
-        options = "block_tokens: 512 in Mooncake's traces, 16 in Bailian's"
-        raise _OptionError("hash_ids has no known number of tokens an id", options)
+        options = "block_tokens (Mooncake: 512, Bailian: 16)"
+        raise _OptionError("the number of tokens per hash id is unknown", options)
     return form.block_tokens

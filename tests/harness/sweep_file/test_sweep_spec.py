@@ -232,7 +232,7 @@ def test_a_traces_form_is_seen_from_its_first_line(tmp_path: Path, text: str, fo
 
 
 @pytest.mark.parametrize(
-    ("text", "part"), [("", "the trace is empty"), ("a b c\n1 2 3\n", "looks like no known trace")]
+    ("text", "part"), [("", "the trace is empty"), ("a b c\n1 2 3\n", "has no known trace format")]
 )
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, text: str, part: str) -> None:
     """The sweep does not begin with a file that nobody can read."""

@@ -1,4 +1,4 @@
-"""What prompts share: beginnings of several conversations, and what a request can find cached."""
+"""Prefixes that several conversations share, and the tokens that a request can find in a cache."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def conversation(name: str, *prompts: Prompt) -> Conversation:
 
 
 @given(st.lists(PROMPTS, min_size=1, max_size=6))
-def test_the_tree_finds_what_others_began_with(prompts: list[Prompt]) -> None:
-    """Never more than the ids have in common with another prompt, and in order as before."""
+def test_the_tree_finds_the_longest_prefix_of_another_owner(prompts: list[Prompt]) -> None:
+    """The tree returns the same shared prefix as a comparison of all token ids."""
     tree = PrefixTree()
     for owner, prompt in enumerate(prompts):
         tree.add(prompt, owner)
@@ -49,7 +49,7 @@ def test_the_tree_finds_what_others_began_with(prompts: list[Prompt]) -> None:
 
 
 def common(one: Prompt, other: Prompt) -> int:
-    """Return how many first ids two prompts have in common."""
+    """Return the number of leading ids that two prompts share."""
     pairs = zip(draw_token_ids(one).tolist(), draw_token_ids(other).tolist(), strict=False)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(map(length, (one, other))))
 
@@ -59,7 +59,7 @@ def length(prompt: Prompt) -> int:
 
 
 def test_own_prompts_do_not_count() -> None:
-    """The second longest of all stretches is kept with the longest, by owner."""
+    """The tree ignores an owner's own prompts and keeps the longest beginning of the others."""
     tree = PrefixTree()
     tree.add((Segment(1, 50),), 0)
     tree.add((Segment(1, 30),), 1)
@@ -72,7 +72,7 @@ def test_own_prompts_do_not_count() -> None:
 
 
 def test_each_groups_prefix_is_shared_and_no_suffix_is() -> None:
-    """Of 3 groups there are 3 shared beginnings, each of the prefix's length."""
+    """Three groups have three shared prefixes, each with the length of the group's prefix."""
     workload = SharedPrefix(
         name="w",
         prefix_tokens=Fixed(100),
@@ -88,8 +88,8 @@ def test_each_groups_prefix_is_shared_and_no_suffix_is() -> None:
     assert [length(prefix) for prefix in found] == [100, 100, 100]
 
 
-def test_of_chats_the_system_prompt_is_shared_and_no_history_is() -> None:
-    """A chat's own turns begin alike, which is no prefix that conversations share."""
+def test_chats_share_the_system_prompt_and_no_history() -> None:
+    """The history that the turns of one chat share is not a prefix of several conversations."""
     drawn = chats().draw(requests=6, seed=1, max_model_len=1000)
 
     [prefix] = shared_prefixes(drawn.conversations)
@@ -98,7 +98,7 @@ def test_of_chats_the_system_prompt_is_shared_and_no_history_is() -> None:
 
 
 def test_a_beginning_inside_a_longer_one_is_not_sent_twice() -> None:
-    """Of a trace's rows: the longest beginnings only, and none shorter than a block."""
+    """Trace rows give only the longest shared prefixes, and no prefix shorter than a block."""
     a, b, c, d = (Segment(text, 16) for text in (1, 2, 3, 4))
     rows = [(a, b, c), (a, b, d), (a, d), (d, Segment(9, 5)), (d, Segment(9, 7)), (Segment(5, 5),)]
     asked = [conversation(str(number), row) for number, row in enumerate(rows)]
@@ -108,8 +108,8 @@ def test_a_beginning_inside_a_longer_one_is_not_sent_twice() -> None:
     assert (Segment(5, 5),) in shared_prefixes(asked)
 
 
-def test_a_beginning_has_as_many_tokens_as_asked() -> None:
-    """Cut inside of a segment, or with all of it."""
+def test_a_beginning_has_the_requested_number_of_tokens() -> None:
+    """A beginning ends inside a segment or at its end."""
     prompt = (Segment(1, 10), Segment(2, 0), Segment(3, 10))
 
     assert beginning(prompt, 12) == (Segment(1, 10), Segment(3, 2))
@@ -118,7 +118,7 @@ def test_a_beginning_has_as_many_tokens_as_asked() -> None:
 
 
 def test_a_live_chat_leaves_its_answers_in_the_cache() -> None:
-    """A recorded one leaves its prompts; the last answer is followed by nobody."""
+    """A recorded chat leaves only its prompts; the last answer of a chat is never reused."""
     [recorded, *_] = chats().draw(requests=2, seed=1, max_model_len=1000).conversations
     [live, *_] = chats("live").draw(requests=2, seed=1, max_model_len=1000).conversations
 

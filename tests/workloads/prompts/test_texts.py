@@ -1,4 +1,4 @@
-"""Texts that come again have the ids that they have alone, and are worked out once."""
+"""The cache of token ids returns correct ids and computes each text once."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ prompts = st.lists(st.lists(segments, min_size=1, max_size=4).map(tuple), max_si
 def test_ids_are_those_of_the_prompt_alone(
     asked: list[tuple[Segment, ...]], expected: list[Segment], room: int
 ) -> None:
-    """Whatever was expected, seen before or forgotten for want of room."""
+    """The ids do not depend on expected texts, earlier texts or evictions."""
     known = Texts(expected, room)
 
     for prompt in asked:
         assert known.token_ids(prompt).tolist() == draw_token_ids(prompt).tolist()
 
 
-def test_a_text_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shared beginning, and what is expected, are not worked out again."""
+def test_a_text_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shared prefix and an expected text are not computed again."""
     worked_out: list[Segment] = []
 
     def noted(prompt: tuple[Segment, ...]) -> object:
