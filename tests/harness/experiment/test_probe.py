@@ -175,4 +175,4 @@ def test_a_server_that_answers_the_probe_oddly_is_loaded_all_the_same(
     summary = json.loads(capsys.readouterr().out)
     counts = summary["runs"][0]["counts"]
     assert counts["ok"] == counts["sent"] > 3
-    assert summary["notes"] == []
+    assert not any("refuses" in note for note in summary["notes"])
