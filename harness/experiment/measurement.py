@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from harness.experiment.cache_state import (
 from harness.experiment.counter_moves import counter_moves
 from harness.experiment.evidence import Exercise, Triple, contradictions, examine
 from harness.experiment.manifest import Outcome
+from harness.experiment.own_traffic import own_traffic, settled_moves
 from harness.experiment.request_facts import diagnosis_facts, prompt_counts
 from harness.experiment.request_sets import RequestSets
 from harness.experiment.warm_up import (
@@ -219,10 +221,10 @@ class Measurement:
         """
         records, endpoint = result.records, self._endpoint
         known = self._played_facts(result, start)
-        counters, remarks = ServerCounters(), tuple[str, ...]()
+        counters, remarks, left_out = ServerCounters(), tuple[str, ...](), None
         if cut_short is None:
             try:
-                counters, remarks = counter_moves(start.counters, endpoint.counters())
+                counters, remarks, left_out = self._moves(records, start.counters)
             except EngineError as error:
                 return Outcome(
                     records=records,
@@ -252,11 +254,25 @@ class Measurement:
                 **self._request_facts(records),
                 "evidence": {toggle: asdict(triple) for toggle, triple in triples.items()},
                 "counters": asdict(counters),
+                "counters_left_out": left_out,
                 "prefix_hit_ceiling": ceiling,
                 "cache": {**start.cache.facts(), "salted": start.salted, **found.facts()},
                 "facts": engine_facts,
             },
             notes=(*warming, *start.cache.notes, *result.notes, *endpoint.notes, *remarks),
+        )
+
+    def _moves(
+        self, records: list[RequestRecord], before: ServerCounters
+    ) -> tuple[ServerCounters, tuple[str, ...], str | None]:
+        """Return what the counters moved by, remarks, and why they are not used, where not."""
+        endpoint, transport = self._endpoint, self._transport
+        if not transport.counts_prompts:  # in this process: nobody else can use it
+            return *counter_moves(before, endpoint.counters()), None
+        return settled_moves(
+            lambda: counter_moves(before, endpoint.counters()),
+            own_traffic(records, self._request_set.conversations, transport),
+            time.sleep,
         )
 
     def _ceiling(self, block_tokens: int | None, cache: CacheStart) -> float | None:

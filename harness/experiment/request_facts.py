@@ -13,7 +13,7 @@ from harness.results.store import RequestRecord
 from harness.workloads import Conversation
 
 # Of prompts as text a word is about a token; a template and a system prompt of its own come on top.
-_TEXT_FEWEST, _TEXT_MOST, _TEMPLATE_TOKENS = 0.5, 2.0, 256
+_TEXT_FEWEST, TEXT_MOST, TEMPLATE_TOKENS = 0.5, 2.0, 256
 
 
 def diagnosis_facts(settings: EngineSettings | None, request_set: RequestSet) -> dict[str, Any]:
@@ -67,4 +67,4 @@ def prompt_counts(
 def _agree(sent: int, counted: int, *, as_ids: bool) -> bool:
     if as_ids:
         return sent == counted
-    return _TEXT_FEWEST * sent <= counted <= _TEXT_MOST * sent + _TEMPLATE_TOKENS
+    return _TEXT_FEWEST * sent <= counted <= TEXT_MOST * sent + TEMPLATE_TOKENS

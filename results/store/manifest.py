@@ -281,6 +281,7 @@ class RunManifest(RunFacts):
     clock_origin_ns: int | None = None
     client: ClientFacts | None = None
     counters: CounterMoves = CounterMoves()
+    counters_left_out: str | None = None  # why they are not those of this run; None: they are
     evidence: Mapping[str, Evidence] = {}
     facts: EngineFacts = EngineFacts()
     cache: CacheFacts | None = None

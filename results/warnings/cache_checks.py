@@ -19,6 +19,18 @@ def cache_notes(sweep: StoredSweep) -> list[str]:
     return [f"cache {state}: {_STATES[state]}"] if state in _STATES else []
 
 
+def counters_left_out(_: RunMetrics, manifest: RunManifest) -> RunWarning | None:
+    """Warn about a server's counters that are not those of this run's requests."""
+    if manifest.counters_left_out is None:
+        return None
+    return RunWarning(
+        name="counters_left_out",
+        message=f"{manifest.counters_left_out}; no metric uses them, the prefix hit rate is absent",
+        remedy="keep other clients off the server, or name the metrics of every replica: "
+        "--metrics-url, in a sweep metrics_urls",
+    )
+
+
 def cache_not_cold(_: RunMetrics, manifest: RunManifest) -> RunWarning | None:
     """Say when answers found more in the cache than this run's own requests can have left there."""
     cache = manifest.cache

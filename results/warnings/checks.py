@@ -21,7 +21,7 @@ from harness.results.warnings.answer_checks import (
     prompt_tokens_untold,
     usage_unbelieved,
 )
-from harness.results.warnings.cache_checks import cache_not_cold, cache_not_seen
+from harness.results.warnings.cache_checks import cache_not_cold, cache_not_seen, counters_left_out
 from harness.results.warnings.flip_checks import not_exercised, unverifiable
 from harness.results.warnings.load_checks import (
     cap_reached,
@@ -273,6 +273,7 @@ CHECKS: tuple[Callable[[RunMetrics, RunManifest], RunWarning | None], ...] = (
     warm_prefix_cache,
     cache_not_cold,
     cache_not_seen,
+    counters_left_out,
     _time_order,
     _wall_clock_stepped,
     _rows_skipped,
