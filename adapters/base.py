@@ -114,6 +114,7 @@ class EngineSettings:
     trust_remote_code: bool = False  # whether code that comes with the model may run
     url: str | None = None  # of a server that runs already, which is not started
     api_key_env: str | None = None  # the variable with the key of that server
+    metrics_urls: tuple[str, ...] = ()  # of the replicas behind `url`, whose counters are added up
     model_check: bool = True  # whether that server must list or answer the model's name
     shape: RequestShape = AS_MADE  # what the user sets of every request
     step_profile: Mapping[str, Any] | None = None  # fitted step times, for the embedded engine

@@ -61,6 +61,7 @@ def _attached(settings: EngineSettings) -> Iterator[Attached]:
         wait_s=settings.start_timeout_s,
         api_key_env=settings.api_key_env,
         model_check=settings.model_check,
+        metrics_urls=settings.metrics_urls,
     )
     longest = server.max_model_len
     if longest is not None and longest < settings.max_model_len:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from harness.adapters.attached.address import api_roots
 from harness.adapters.attached.readiness import Wanted, found_api, wait_for_token
 from harness.adapters.base import EngineError, ServerCounters, Target
 from harness.adapters.http_queries import NO_REPLY, Access, HttpReply, query
@@ -81,6 +82,7 @@ class Attached:
     max_model_len: int | None  # None: the server does not report it
     waited_s: float  # for the server to answer
     found_notes: tuple[str, ...] = ()  # what was found out while attaching
+    metrics_urls: tuple[str, ...] = ()  # of its replicas, whose counts are added up
     _wait: Callable[[], float] = field(default=lambda: 0.0, repr=False, compare=False)
     _totals: _Totals = field(default_factory=_Totals, repr=False, compare=False)
 
@@ -103,12 +105,26 @@ class Attached:
 
         None for all where they do not go on from those that were returned before.
         """
-        metrics = _metrics(self.transport.url, self.transport.access)
-        series = [metrics.series(*names) for names in (*_COUNTERS.values(), (_QUEUED,))]
-        if not self._totals.go_on({name: one[name] for one in series for name in one}):
+        pages = self._pages()
+        series = {
+            f"{place}{name}": value
+            for place, page in pages.items()
+            for names in (*_COUNTERS.values(), (_QUEUED,))
+            for name, value in page.series(*names).items()
+        }
+        if not self._totals.go_on(series):
             return ServerCounters()
-        counts = {name: metrics.count(*of) for name, of in _COUNTERS.items()}
-        return ServerCounters(**counts, queued_ns=metrics.nanoseconds(_QUEUED))
+        counts = {
+            name: _sum(page.count(*of) for page in pages.values()) for name, of in _COUNTERS.items()
+        }
+        queued_ns = _sum(page.nanoseconds(_QUEUED) for page in pages.values())
+        return ServerCounters(**counts, queued_ns=queued_ns)
+
+    def _pages(self) -> dict[str, ServerMetrics]:
+        """Return the metrics by a prefix for their names, which tells replicas apart."""
+        if not self.metrics_urls:
+            return {"": _metrics(self.transport.url, self.transport.access)}
+        return {f"{url}: ": _replica_metrics(url, self.transport) for url in self.metrics_urls}
 
     def reset(self) -> None:
         """Leave the server's cache as it is: it is not ours."""
@@ -133,6 +149,7 @@ def attach(  # noqa: PLR0913  how to reach it, and how long to wait
     token_wait_s: float | None = None,
     api_key_env: str | None = None,
     model_check: bool = True,
+    metrics_urls: tuple[str, ...] = (),
     waiting: Callable[[str], None] = lambda _: None,
 ) -> Attached:
     """Return the server at `url` once it answers, at the latest after `wait_s`.
@@ -140,7 +157,7 @@ def attach(  # noqa: PLR0913  how to reach it, and how long to wait
     `shape` is what the user sets of every request. `vocabulary` None sends ids that every model
     has. `api_key_env` names the variable that has the key, which goes into the headers and nowhere
     else. `waiting` is called once, with what is waited for. `token_wait_s` (None: `wait_s`) is how
-    long `until_ready` waits later.
+    long `until_ready` waits later. `metrics_urls` are the replicas behind `url` that count.
     Raises `EngineError` for an address that is none, a key that is not there or not taken, a server
     that does not come, and one that serves other models.
     """
@@ -171,6 +188,8 @@ def attach(  # noqa: PLR0913  how to reach it, and how long to wait
         lora=shape.lora,
         verify_tls=shape.verify_tls,
     )
+    for replica in metrics_urls:
+        _check_replica(replica, target)
     patience = replace(wanted, wait_s=wait_s if token_wait_s is None else token_wait_s)
     return Attached(
         transport=target,
@@ -178,6 +197,7 @@ def attach(  # noqa: PLR0913  how to reach it, and how long to wait
         engine_kind="simulated" if simulated else "real",
         max_model_len=whole(found.models.get(model, {}).get("max_model_len")),
         waited_s=found.waited_s,
+        metrics_urls=metrics_urls,
         found_notes=(f"requests go to {target.endpoint}", *found.notes),
         _wait=lambda: wait_for_token(patience, found.root),
     )
@@ -235,6 +255,31 @@ def _fields(base: str, access: Access) -> frozenset[str]:
     metrics = _metrics(base, access)
     known = (fields for prefix, fields in _FIELDS.items() if metrics.has(prefix))
     return next(known, _UNKNOWN_FIELDS)
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """Return the sum; None where one is not counted."""
+    known = list(counts)
+    return None if None in known else sum(count for count in known if count is not None)
+
+
+def _replica_metrics(url: str, target: Target) -> ServerMetrics:
+    """Return the metrics of one replica; none where it has none.
+
+    `url` is its address, or that of its page. The server's key is not sent there.
+    """
+    base = url.rstrip("/").removesuffix("/metrics").removesuffix("/prometheus")
+    return _metrics(base, Access(verify_tls=target.verify_tls))
+
+
+def _check_replica(url: str, target: Target) -> None:
+    """Raise `EngineError` where an address has no metrics of a known engine."""
+    api_roots(url)
+    if any(_replica_metrics(url, target).has(prefix) for prefix in _FIELDS):
+        return
+    error = EngineError(f"metrics_urls: {url} has no metrics of vLLM, SGLang or TensorRT-LLM")
+    error.add_note("name the address of one replica, such as http://10.0.0.7:8000")
+    raise error
 
 
 def _metrics(base: str, access: Access) -> ServerMetrics:

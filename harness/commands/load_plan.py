@@ -153,6 +153,7 @@ def _endpoint(arguments: argparse.Namespace, shape: RequestShape) -> Attached:
         token_wait_s=_TOKEN_WAIT_S if wait_ns is None else None,
         api_key_env=arguments.api_key_env,
         model_check=not arguments.no_model_check,
+        metrics_urls=tuple(arguments.metrics_url),
         waiting=_say,
     )
 
@@ -168,6 +169,7 @@ def _arm(arguments: argparse.Namespace, endpoint: Attached, shape: RequestShape)
         url=arguments.url,
         api_key_env=arguments.api_key_env,
         model_check=not arguments.no_model_check,
+        metrics_urls=tuple(arguments.metrics_url),
         shape=shape,
     )
     return PlannedArm(

@@ -100,6 +100,7 @@ def settings_of(
         url=choice.url,
         api_key_env=choice.api_key_env,
         model_check=choice.model_check,
+        metrics_urls=choice.metrics_urls,
         shape=choice.shape,
         step_profile=choice.profile,
     )

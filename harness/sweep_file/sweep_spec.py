@@ -60,6 +60,7 @@ class EngineChoice:
     url: str | None = None  # of a server that runs already, the only one that has the next two
     model: str | None = None  # what requests call it; None: as the sweep does
     api_key_env: str | None = None  # the variable that holds its key
+    metrics_urls: tuple[str, ...] = ()  # of its replicas, whose counters are added up
     model_check: bool = True  # whether it must list or answer the model's name
     shape: RequestShape = AS_MADE  # what the user sets of every request
     profile: Mapping[str, Any] | None = None  # fitted step times, by which it is predicted
@@ -177,6 +178,7 @@ def _engine_choice(form: Engine, folder: Path, *, cpu: bool) -> EngineChoice:
         url=form.url,
         model=form.model,
         api_key_env=form.api_key_env,
+        metrics_urls=form.metrics_urls or (),
         model_check=form.model_check is not False,
         shape=RequestShape(
             api=form.api or "completions",

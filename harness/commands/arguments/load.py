@@ -90,6 +90,14 @@ def _add_server(load: argparse.ArgumentParser) -> None:
         help="request the model although the server does not list it",
     )
     load.add_argument(
+        "--metrics-url",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a replica behind the server, whose counters are read; repeat it for each replica, "
+        "and they are added up (default: the counters of URL)",
+    )
+    load.add_argument(
         "--api-key-env",
         nargs="?",
         const="OPENAI_API_KEY",

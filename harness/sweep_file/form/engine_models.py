@@ -102,6 +102,7 @@ class Engine(Form):
     url: Text | None = None
     model: Text | None = None
     model_check: bool | None = None
+    metrics_urls: Annotated[tuple[Text, ...], Field(strict=False, min_length=1)] | None = None
     profile: Annotated[StepProfile | None, PlainValidator(_profile)] = None
     api_key_env: Annotated[str | None, BeforeValidator(_key_variable)] = None
     api: Annotated[str, BeforeValidator(one_of(tuple(API_PATHS)))] | None = None
@@ -131,7 +132,7 @@ class Engine(Form):
         of_others = (
             ("runtime", "extra_args", "env")
             if attached
-            else ("url", "model", "model_check", "api_key_env")
+            else ("url", "model", "model_check", "metrics_urls", "api_key_env")
         )
         profile = self.profile
         if profile is not None and self.engine not in (profile.engine, EMBEDDED):
