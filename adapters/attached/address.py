@@ -51,7 +51,7 @@ def _checked(url: str) -> SplitResult:
     except ValueError:
         good = False
     if not good:
-        error = EngineError(f"{url[:200]!r} is no address of a server")
+        error = EngineError(f"{_shown(url)!r} is no address of a server")
         error.add_note("expected something like http://127.0.0.1:8000")
         raise error
     if parts.username is not None:
@@ -63,7 +63,13 @@ def _checked(url: str) -> SplitResult:
         error.add_note("give it without what stands behind ? or #")
         raise error
     if not url.isascii() or any(sign.isspace() or not sign.isprintable() for sign in url):
-        error = EngineError(f"{url[:200]!r} has characters that no address can carry")
+        error = EngineError(f"{_shown(url)!r} has characters that no address can carry")
         error.add_note("write them as %20 (of a path) or as xn-- (of a host)")
         raise error
     return parts
+
+
+def _shown(url: str) -> str:
+    """Return what a user gave, without what may be a password before the @."""
+    account, sign, rest = url.rpartition("@")
+    return f"(not shown)@{rest}"[:200] if account or sign else rest[:200]

@@ -17,6 +17,12 @@ from harness.adapters.process.programs import (
     program_words,
 )
 from harness.adapters.process.server import Server, ServerStart, running_server
+from harness.adapters.process.shown_texts import (
+    hidden,
+    hide_in_file,
+    secret_values,
+    shown_words,
+)
 
 __all__ = [
     "MissingProgramError",
@@ -27,6 +33,8 @@ __all__ = [
     "env_for_report",
     "environment_folder",
     "environments_folder",
+    "hidden",
+    "hide_in_file",
     "install",
     "installed_environments",
     "installed_version",
@@ -34,5 +42,7 @@ __all__ = [
     "program_words",
     "running_endpoint",
     "running_server",
+    "secret_values",
+    "shown_words",
     "version_found",
 ]

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from harness.adapters.process.programs import env_for_report
 from harness.adapters.process.server import Server, ServerStart, running_server
+from harness.adapters.process.shown_texts import shown_words
 from harness.adapters.reported_values import version_text, word
 
 _Endpoint = TypeVar("_Endpoint")
@@ -34,7 +35,7 @@ class StartedEndpoint:
     def facts(self) -> Mapping[str, Any]:
         """Return how exactly this server was started."""
         return {
-            "command": list(self._server.command),
+            "command": shown_words(self._server.command),
             "environment": env_for_report(self._server.env, self.variables),
             "startup_s": round(self._server.startup_s, 3),
             "log": self._settings.log_path and self._settings.log_path.name,

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.adapters.base import EngineError
 from harness.adapters.process.environments import install_command
+from harness.adapters.process.shown_texts import HIDDEN, is_secret, without_accounts
 from harness.adapters.runtime import Runtime
 
 # Those of harness's own Python: an engine has an environment of its own.
 _OURS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV")
-_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 
 
 class MissingProgramError(EngineError):
@@ -93,7 +92,7 @@ def engine_env(
 def env_for_report(env: Mapping[str, str], prefixes: Sequence[str]) -> dict[str, str]:
     """Return the variables that a report shows: those of the engine, without secrets."""
     return {
-        name: "(not shown)" if _SECRET.search(name) else value
+        name: HIDDEN if is_secret(name) else without_accounts(value)
         for name, value in sorted(env.items())
         if name.startswith(tuple(prefixes))
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harness.adapters import Endpoint, EngineAdapter, EngineError
+from harness.adapters.process import hidden, hide_in_file, secret_values
 from harness.experiment.manifest import Outcome, harness_facts, run_manifest
 from harness.experiment.measurement import Measurement, error_line
 from harness.experiment.prediction import predict
@@ -66,6 +67,7 @@ class SweepRunner:
         self._request_sets = RequestSets()
         # Engine label → arm → why it did not start; None once one has started.
         self._starts: dict[str, dict[str, str] | None] = {}
+        self._secrets = frozenset[str]().union(*(secret_values(arm.settings) for arm in plan.arms))
         spec = plan.spec
         self._shared = {  # by the manifests of all runs
             **harness_facts(),
@@ -94,10 +96,25 @@ class SweepRunner:
 
     def _stored(self, runs: list[PlannedRun], progress: SweepProgress) -> Iterator[str]:
         """Run and store the runs of one server start, and yield the status of each."""
-        for run, outcome in self._run_group(runs, progress):
+        for run, found in self._run_group(runs, progress):
+            outcome = self._without_secrets(found)
             status = self._store(run, outcome)
             progress.ended(run, status)
             yield status
+
+    def _without_secrets(self, outcome: Outcome) -> Outcome:
+        """Return an outcome to be stored: engines and servers repeat what they were given."""
+        records = [
+            one if one.error is None else replace(one, error=hidden(one.error, self._secrets))
+            for one in outcome.records
+        ]
+        return replace(
+            outcome,
+            records=records,
+            reason=hidden(outcome.reason, self._secrets),
+            facts=hidden(outcome.facts, self._secrets),
+            notes=tuple(hidden(outcome.notes, self._secrets)),
+        )
 
     def _store(self, run: PlannedRun, outcome: Outcome) -> str:
         """Store a run, with a prediction beside that of a real engine, and return its status."""
@@ -169,17 +186,22 @@ class SweepRunner:
         if failed is not None:  # None: an arm has started, so it is not the engine
             failed.setdefault(arm.name, reason)
 
-    def _started(
-        self, arm: PlannedArm, block: int, progress: SweepProgress
-    ) -> AbstractContextManager[Endpoint]:
+    @contextmanager
+    def _started(self, arm: PlannedArm, block: int, progress: SweepProgress) -> Iterator[Endpoint]:
         progress.starting(arm)
         log = self._directory / "logs" / f"{arm.label}.{arm.name}.block{block}.log"
-        return self._adapters[arm.engine].start(replace(arm.settings, log_path=log))
+        try:
+            with self._adapters[arm.engine].start(replace(arm.settings, log_path=log)) as endpoint:
+                yield endpoint
+        finally:
+            hide_in_file(log, self._secrets)
 
     def _document(self) -> dict[str, Any]:
         """Return `sweep.json`: what was planned, when, and the text that it was planned from."""
-        return {
+        document = {
             **plan_document(self._plan),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "sweep": text_without_headers(self._plan.spec.path),
         }
+        found: dict[str, Any] = hidden(document, self._secrets)
+        return found

@@ -14,7 +14,12 @@ from harness.adapters import (
     Runtime,
     ToggleValue,
 )
-from harness.adapters.process import MissingProgramError
+from harness.adapters.process import (
+    MissingProgramError,
+    hidden,
+    secret_values,
+    shown_words,
+)
 from harness.plan.planned import Flip, PlannedArm
 from harness.sweep_file import CONTROLS, Arm, EngineChoice, Place, SweepSpec, arms_of
 
@@ -52,7 +57,7 @@ def engine_arms(
                 engine_kind=adapter.engine_kind,
                 settings=settings,
                 flipped=_flips(adapter, requested, baseline, arm),
-                launch_line=tuple(adapter.launch_line(settings)),
+                launch_line=tuple(shown_words(adapter.launch_line(settings))),
                 gpus=settings.gpus,
                 reason=_reason(adapter, settings, arm, arms),
                 missing=missing,
@@ -68,10 +73,11 @@ def plannable(
 
     A program that is not on this machine stands as its bare words, and has no version.
     """
+    settings = settings_of(spec, choice, spec.baseline)
     try:
-        adapter.version_of(settings_of(spec, choice, spec.baseline))
+        adapter.version_of(settings)
     except MissingProgramError as error:
-        missing = _located(spec, choice, error)
+        missing = _located(spec, choice, error, secret_values(settings))
         if choice.runtime is not None and choice.runtime.docker is not None:
             return replace(choice, runtime=replace(choice.runtime, here=False)), missing
         return replace(choice, runtime=Runtime(command=error.words, here=False)), missing
@@ -117,15 +123,18 @@ def _check_baseline(
     try:
         adapter.check(settings)
     except EngineError as error:
-        raise _located(spec, choice, error) from error
+        raise _located(spec, choice, error, secret_values(settings)) from None
 
 
-def _located(spec: SweepSpec, choice: EngineChoice, error: EngineError) -> EngineError:
+def _located(
+    spec: SweepSpec, choice: EngineChoice, error: EngineError, secrets: frozenset[str]
+) -> EngineError:
     """Return an error of the baseline with the place in the file that may fix it."""
     place = spec.where(*_places(spec, choice, error.about))
-    located = EngineError(f"{place}{choice.label}: the baseline cannot start: {error}")
+    message = f"{place}{choice.label}: the baseline cannot start: {error}"
+    located = EngineError(hidden(message, secrets))
     for note in getattr(error, "__notes__", []):
-        located.add_note(note)
+        located.add_note(hidden(note, secrets))
     return located
 
 
@@ -163,7 +172,8 @@ def _reason(
     try:
         adapter.check(settings)
     except EngineError as error:
-        return "; ".join([str(error), *getattr(error, "__notes__", [])])
+        reason = "; ".join([str(error), *getattr(error, "__notes__", [])])
+        return str(hidden(reason, secret_values(settings)))
     reasons = adapter.reasons(settings)
     if AS_IT_IS in settings.toggles.values():
         return "; ".join(dict.fromkeys(reasons[toggle] for toggle in arm.values))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.adapters.process import shown_words
 from harness.plan.planned import PlannedArm, labels
 
 
@@ -54,6 +55,6 @@ def _settings(arm: PlannedArm) -> Iterator[tuple[str, str]]:
     for name in ("max_model_len", "max_num_seqs", "max_batched_tokens", "memory_utilization"):
         yield name, f"{getattr(settings, name)}"
     yield from labels(settings.toggles).items()
-    yield "extra_args", " ".join(settings.extra_args)
+    yield "extra_args", " ".join(shown_words(settings.extra_args))
     yield "requests", settings.shape.describe()
     yield "env", " ".join(sorted(settings.env))  # their values may be secrets

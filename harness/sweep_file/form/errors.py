@@ -61,6 +61,7 @@ _FORMS: dict[str | int, type[BaseModel]] = {
     "<trace-times>": TraceTimesForm,
     "<gamma>": Gamma,
 }
+_SHORT = 5  # letters of a value of `extra_args` that is no secret
 _WANTED = {
     "int_type": "expected a whole number",
     "int_from_float": "expected a whole number",
@@ -138,7 +139,13 @@ def _message(item: ErrorDetails, at: Place) -> str:
     if kind == "literal_error":
         expected = item["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         return f"found {shown(found)}{did_you_mean(str(found), expected)}"
-    return f"{_WANTED.get(kind, item['msg'])}; found {shown(found)}"
+    return f"{_WANTED.get(kind, item['msg'])}; found {_shown_at(item['loc'], found)}"
+
+
+def _shown_at(loc: tuple[str | int, ...], found: object) -> str:
+    """Return a value as its author knows it; one of a variable or a flag may be a secret."""
+    secret = "env" in loc or ("extra_args" in loc and len(str(found)) > _SHORT)
+    return f"a {type(found).__name__}, which is not shown" if secret else shown(found)
 
 
 def _unknown(loc: tuple[str | int, ...], at: Place) -> tuple[str, list[str]]:
