@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.adapters.attached.address import api_roots
+from harness.adapters.attached.address import ApiRoot, api_roots
 from harness.adapters.attached.readiness import Wanted, found_api, wait_for_token
 from harness.adapters.base import EngineError, ServerCounters, Target
 from harness.adapters.http_queries import NO_REPLY, Access, HttpReply, query
@@ -174,20 +174,7 @@ def attach(  # noqa: PLR0913  how to reach it, and how long to wait
     )
     found = found_api(wanted)
     version, simulated = _version(found.root.server, access)
-    fields = shape.fields(_fields(found.root.server, access))
-    target = Target(
-        url=found.root.server,
-        api_path=found.root.path,
-        model=model,
-        api=shape.api,
-        # The embedded engine has one cache for all, whatever the salt, and refuses one.
-        fields=fields - ({"cache_salt"} if simulated else frozenset()),
-        headers=access.headers,
-        vocabulary=(vocabulary or _SAFE_VOCABULARY) if shape.api == "completions" else None,
-        body=shape.body,
-        lora=shape.lora,
-        verify_tls=shape.verify_tls,
-    )
+    target = _target(wanted, found.root, vocabulary, simulated=simulated)
     for replica in metrics_urls:
         _check_replica(replica, target)
     patience = replace(wanted, wait_s=wait_s if token_wait_s is None else token_wait_s)
@@ -200,6 +187,24 @@ def attach(  # noqa: PLR0913  how to reach it, and how long to wait
         metrics_urls=metrics_urls,
         found_notes=(f"requests go to {target.endpoint}", *found.notes),
         _wait=lambda: wait_for_token(patience, found.root),
+    )
+
+
+def _target(wanted: Wanted, root: ApiRoot, vocabulary: int | None, *, simulated: bool) -> Target:
+    shape, access = wanted.shape, wanted.access
+    fields = shape.fields(_fields(root.server, access))
+    return Target(
+        url=root.server,
+        api_path=root.path,
+        model=wanted.model,
+        api=shape.api,
+        # The embedded engine has one cache for all, whatever the salt, and refuses one.
+        fields=fields - ({"cache_salt"} if simulated else frozenset()),
+        headers=access.headers,
+        vocabulary=(vocabulary or _SAFE_VOCABULARY) if shape.api == "completions" else None,
+        body=shape.body,
+        lora=shape.lora,
+        verify_tls=shape.verify_tls,
     )
 
 

@@ -19,10 +19,9 @@ from harness.experiment.cache_state import (
     primed,
     steady,
 )
-from harness.experiment.counter_moves import counter_moves
+from harness.experiment.counter_moves import counter_moves, own_traffic, settled_moves
 from harness.experiment.evidence import Exercise, Triple, contradictions, examine
 from harness.experiment.manifest import Outcome
-from harness.experiment.own_traffic import own_traffic, settled_moves
 from harness.experiment.request_facts import diagnosis_facts, prompt_counts
 from harness.experiment.request_sets import RequestSets
 from harness.experiment.warm_up import (

@@ -14,7 +14,7 @@ from stand_in import settings
 from harness.adapters.base import ServerCounters, Target
 from harness.adapters.http_queries import query
 from harness.adapters.vllm.adapter import VllmAdapter
-from harness.experiment.own_traffic import own_traffic, settled_moves
+from harness.experiment.counter_moves import own_traffic, settled_moves
 from harness.results.store import RequestRecord
 from harness.results.store.manifest import manifest_of
 from harness.results.warnings.cache_checks import counters_left_out
