@@ -115,7 +115,7 @@ class Server:
 
     def json(self, path: str) -> Any:
         """Return the document at `path`; None where there is none."""
-        reply = self.query(path, timeout_s=60.0)
+        reply = self.query(path)
         return reply.json() if reply.status == 200 else None
 
 
