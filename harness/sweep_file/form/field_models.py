@@ -129,7 +129,9 @@ def _length_form(value: object) -> str:
 
 
 def _whole_length(value: object) -> object:
-    if type(value) is not int or not 0 <= value <= _MOST_TOKENS:
+    if type(value) is int and not 0 <= value <= _MOST_TOKENS:
+        raise ValueError(f"expected 0 to {_MOST_TOKENS:,} tokens; found {shown(value)}")
+    if type(value) is not int:
         wanted = (
             "expected a number of tokens, or one of {uniform: …}, {lognormal: …}, {empirical: …}"
         )

@@ -134,6 +134,14 @@ BOT = "{kind: shared-prefix, prefix_tokens: 1, suffix_tokens: 1, output_tokens: 
             "[{kind: shared-prefix, prefix_tokens: many, suffix_tokens: 1, output_tokens: 1}]",
             "workloads[0].prefix_tokens: expected a number of tokens, or one of",
         ),
+        *(
+            (
+                "workloads",
+                f"[{{kind: shared-prefix, prefix_tokens: {n}, suffix_tokens: 1, output_tokens: 1}}]",
+                f"workloads[0].prefix_tokens: expected 0 to 10,000,000 tokens; found {n}",
+            )
+            for n in (-1, 10_000_001, 900_000_000_000)
+        ),
         (
             "workloads",
             "[{kind: multi-turn, turns: 2, history: lively}]",
