@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from harness.results.effects import BASELINE
+from harness.results.effects import BASELINE, CONTROL
 from harness.results.names import primary_metrics
 from harness.results.store import LoadFacts
 from harness.results.summary import ArmRow, Effect, RunRow, Summary
@@ -16,6 +17,7 @@ METRIC_NAMES = {
     "scheduled_ttft_ms.p50": "TTFT p50 from due",
     "tpot_ms.p50": "TPOT p50",
 }
+CONTROL_LIMIT = 0.1  # the baseline run again may differ from the baseline by so much
 VERDICT_MARKS = {"BETTER": "▲", "WORSE": "▼", "NO DIFFERENCE": "=", "INCONCLUSIVE": "?"}
 
 
@@ -51,6 +53,21 @@ class Panel:
     def ttft(self) -> str:
         """The metric that is this load's TTFT: in open loop, from when a request was due."""
         return "scheduled_ttft_ms" if self.load.is_open_loop else "ttft_ms"
+
+    @property
+    def control_off(self) -> dict[str, list[Effect]]:
+        """The primary effects of a control that differs by more than 10 %, by engine label.
+
+        With any number of blocks: what the machine did between two equal arms, it may have done to
+        every other arm.
+        """
+        found: dict[str, list[Effect]] = {}
+        for effect in self.effects:
+            if effect.arm != CONTROL or effect.metric not in self.primary or not effect.ratio:
+                continue
+            if abs(math.log(effect.ratio)) > math.log1p(CONTROL_LIMIT):
+                found.setdefault(effect.label, []).append(effect)
+        return found
 
     def effect(self, arm: ArmRow, metric: str) -> Effect | None:
         """Return the effect of one arm on one metric; None where there is none."""

@@ -6,11 +6,21 @@ from collections import Counter
 from typing import NamedTuple
 
 from harness.results.effects import CONTROL, VERDICT_BLOCKS
-from harness.results.panels import VERDICT_MARKS, Panel, arm_key, arm_title, labels, may_be_none
+from harness.results.panels import (
+    CONTROL_LIMIT,
+    METRIC_NAMES,
+    VERDICT_MARKS,
+    Panel,
+    arm_key,
+    arm_title,
+    labels,
+    may_be_none,
+    panels,
+)
 from harness.results.report.client_notes import client_notes
 from harness.results.rows import CHECKED
 from harness.results.statistics import needed_samples
-from harness.results.summary import RunRow, Summary
+from harness.results.summary import Effect, RunRow, Summary
 from harness.results.units import ABSENT, count, ratio_text, span
 
 _NAMED = 4  # runs of one fate that are named one by one
@@ -190,6 +200,22 @@ def control_note(summary: Summary) -> str | None:
         return None
     low, high = ratio_text(min(ratios)), ratio_text(max(ratios))
     return "A/A: the baseline run again came to × " + (low if low == high else f"{low} to {high}")
+
+
+def control_alarms(summary: Summary) -> list[str]:
+    """Return a line for each panel and engine whose control differs by more than 10 %."""
+    return [
+        f"UNRELIABLE RATIOS: {label}, {panel.title}: the baseline run again differs from the "
+        f"baseline by more than {CONTROL_LIMIT:.0%} ({_ratios(effects)}), so the "
+        "ratios beside it may come from the machine; measure again on a quiet machine, with "
+        f"{VERDICT_BLOCKS} blocks or more"
+        for panel in panels(summary)
+        for label, effects in panel.control_off.items()
+    ]
+
+
+def _ratios(effects: list[Effect]) -> str:
+    return ", ".join(f"{METRIC_NAMES[one.metric]} × {ratio_text(one.ratio)}" for one in effects)
 
 
 def assumptions(summary: Summary, panel: Panel | None) -> list[str]:

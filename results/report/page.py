@@ -30,6 +30,7 @@ from harness.results.panels import (
 )
 from harness.results.report.client_notes import client_counts, client_reasons, client_table
 from harness.results.report.notes import (
+    control_alarms,
     control_note,
     engines,
     evidence,
@@ -109,6 +110,7 @@ def write_report(summary: Summary, plots: Sequence[Path], path: Path) -> Path:
         verdicts=verdict_note(summary),
         ratios=ratio_note(summary),
         control=control_note(summary),
+        alarms=control_alarms(summary),
         findings=[_finding(panel) for panel in panels(summary) if panel.effects],
         tables=[_table(panel) for panel in panels(summary)],
         beside=side_by_side(summary),
@@ -177,6 +179,7 @@ def _finding(panel: Panel) -> dict[str, Any]:
         "title": panel.title,
         "metrics": [(METRIC_NAMES[metric], _better(metric)) for metric in panel.primary],
         "extremes": _extremes(panel, names),
+        "unreliable": sorted(panel.control_off),
         "rows": [
             (arm.label, lines, [_cell(effect) for effect in effects])
             for _, arm, lines, effects in rows

@@ -16,7 +16,7 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
-from harness.results.effects import BASELINE
+from harness.results.effects import BASELINE, CONTROL
 from harness.results.panels import (
     VERDICT_MARKS,
     Panel,
@@ -30,6 +30,7 @@ from harness.results.report.client_notes import client_counts, is_degraded
 from harness.results.report.engine_tables import READING, engine_tables
 from harness.results.report.notes import (
     assumptions,
+    control_alarms,
     control_note,
     engines,
     gathered_warnings,
@@ -85,6 +86,8 @@ def print_summary(summary: Summary, console: Console) -> None:
         print_within(console, part, width)
     for part in _predicted_parts(summary, width):
         print_within(console, part, width)
+    for line in control_alarms(summary):
+        print_within(console, _wrapped(line, width, "bold red"), width)
     for line in _closing_lines(summary):
         print_within(console, _wrapped(line, width, ""), width)
 
@@ -294,7 +297,8 @@ def _ratio_cell(panel: Panel, row: ArmRow | str, metric: str) -> str:
     if effect is None:
         return ABSENT
     mark = VERDICT_MARKS.get(effect.verdict or "", "")
-    return "~" * may_be_none(effect) + ratio_text(effect.ratio) + mark
+    text = "~" * may_be_none(effect) + ratio_text(effect.ratio) + mark
+    return f"({text})" if row.label in panel.control_off and row.arm != CONTROL else text
 
 
 def _of_cell(panel: Panel, row: ArmRow | str) -> str:
