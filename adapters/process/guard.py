@@ -9,6 +9,9 @@ session of their own or lost their parent; a process group or a name alone would
                                             stdout: `started PID`, `failed REASON`,
                                             `ended CODE [LEFT…]`, then `removed` or `kept REASON`
 
+The engine writes into a pipe, and the guard from there into LOG: of a very long log it keeps the
+head and the tail, and goes on reading whatever the disk does, so that no engine waits for its log.
+
 FOLDER has temporary files of harness and engine; the guard removes it when harness cannot. REMOVAL
 is a JSON list: the command that removes the engine's container; empty: there is none.
 """
@@ -24,6 +27,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +41,11 @@ _REMOVAL_S = 20.0  # for one try: docker waits ten for a killed container
 _REMOVAL_TRIES = 3
 _ON_ITS_WAY_S = 0.5  # until a container exists whose client was killed while it requested one
 _NOT_THERE = "no such container"
+_LOG_BYTES = 100_000_000  # of a log at most: its head, and of what follows the tail
+_HEAD_BYTES = 40_000_000
+_TAIL_BYTES = 25_000_000  # that are left when the log is cut: at least so many of the end
+_READ_BYTES = 1 << 20
+_LAST_LINES_S = 2.0  # to read what is left in the pipe when the engine is gone
 
 
 def parents() -> dict[int, int]:
@@ -118,6 +127,73 @@ def _removal_failed(removal: list[str]) -> str | None:
     return " ".join(stderr.split()) or f"exit code {done.returncode}"
 
 
+class CappedLog:
+    """A log of which the middle is left out where it would be longer than `most_bytes`.
+
+    In its place is one line with the number of bytes that are missing. What cannot be written, as
+    the disk is full, is left out too.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        most_bytes: int = _LOG_BYTES,
+        head_bytes: int = _HEAD_BYTES,
+        tail_bytes: int = _TAIL_BYTES,
+    ) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._size = os.fstat(self._file).st_size
+        self._most_bytes, self._head_bytes = most_bytes, head_bytes
+        self._tail_bytes = tail_bytes
+        self._head_end: int | None = None  # None: nothing is cut
+        self._tail_begin = 0  # behind the line that gives how much was cut
+        self._cut_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Add `data`; cut the middle where the log is too long now."""
+        written = 0
+        with contextlib.suppress(OSError):
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+        self._size += written
+        if self._size > self._most_bytes:
+            with contextlib.suppress(OSError):
+                self._cut()
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def _cut(self) -> None:
+        """Keep whole lines: the head, and the tail behind a line that counts what is missing."""
+        if self._head_end is None:
+            head = os.pread(self._file, self._head_bytes, 0)
+            self._head_end = self._tail_begin = head.rfind(b"\n") + 1 or len(head)
+        at = self._size - self._tail_bytes
+        tail = os.pread(self._file, self._tail_bytes, at)
+        skipped = tail.find(b"\n") + 1
+        self._cut_bytes += at + skipped - self._tail_begin
+        line = f"\n[harness: {self._cut_bytes} bytes of this log are left out here; "
+        mark = f"{line}a log has at most {self._most_bytes} bytes]\n".encode()
+        os.ftruncate(self._file, self._head_end)
+        self._size = self._head_end
+        self._tail_begin = self._head_end + len(mark)
+        for part in (mark, tail[skipped:]):
+            self._size += os.write(self._file, part)
+
+
+def _pumping(reading: int, log: CappedLog) -> threading.Thread:
+    """Start the thread that reads what the engine writes, until all who write are gone."""
+
+    def pump() -> None:
+        while data := os.read(reading, _READ_BYTES):
+            log.write(data)
+
+    thread = threading.Thread(target=pump, daemon=True)
+    thread.start()
+    return thread
+
+
 class _Guard:
     """One engine: started, watched, ended."""
 
@@ -126,7 +202,8 @@ class _Guard:
         self._removal = removal
         self._code: int | None = None
         self._ordered = False  # to end; otherwise it ended by itself
-        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        capped = CappedLog(log)
+        reading, out = os.pipe()
         self._engine = os.posix_spawnp(
             command[0],
             command,
@@ -140,6 +217,8 @@ class _Guard:
             setsigmask=[],
             setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE],
         )
+        os.close(out)  # the engine's copies are left: when they are closed the log has ended
+        self._pump = _pumping(reading, capped)
         _report(f"started {self._engine}")
 
     def watch(self) -> bool:
@@ -158,6 +237,7 @@ class _Guard:
         if self._ordered:
             self._terminate(grace_s or 0.0)
         left = self._kill()
+        self._pump.join(_LAST_LINES_S)
         code = -signal.SIGKILL if self._code is None else self._code
         _report(" ".join(map(str, ["ended", int(code), *sorted(left)])))
         if self._removal:

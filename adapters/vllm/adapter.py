@@ -76,6 +76,8 @@ class VllmEndpoint(StartedEndpoint):
         if self._iterations is None:
             return totals
         self._iterations.read()
+        if not self._iterations.whole:
+            return totals
         first = metrics.count("vllm:time_to_first_token_seconds_count")
         return replace(
             totals,

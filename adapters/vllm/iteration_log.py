@@ -7,8 +7,13 @@ every arm, and is the author's choice (`extra_args`). Read and run: 0.32.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
+
+# A log that is at least so long may lack its middle (`CappedLog` of the guard): its steps are not
+# counted. It cuts at 100 MB, and leaves no less than 60.
+_WHOLE_BYTES = 60_000_000
 
 FLAG = "--enable-logging-iteration-details"
 _LINE = re.compile(
@@ -22,6 +27,7 @@ class IterationLog:
     def __init__(self, path: Path) -> None:
         self.prompt_parts = 0  # prompts, or parts of them, over all steps
         self.mixed_steps = 0  # with prompts and decoding sequences
+        self.whole = True  # False: the log is so long that steps may be missing
         self._path = path
         self._read_bytes = 0
 
@@ -29,6 +35,7 @@ class IterationLog:
         """Take in what was written since the last time; a line that is not whole yet waits."""
         try:
             with self._path.open("rb") as log:
+                self.whole = self.whole and os.fstat(log.fileno()).st_size < _WHOLE_BYTES
                 log.seek(self._read_bytes)
                 text = log.read()
         except OSError:  # no log, nothing to read

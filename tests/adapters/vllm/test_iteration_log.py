@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from harness.adapters.vllm.iteration_log import IterationLog
@@ -41,3 +42,19 @@ def test_no_log_tells_nothing(tmp_path: Path) -> None:
     log.read()
 
     assert (log.prompt_parts, log.mixed_steps) == (0, 0)
+
+
+def test_a_log_that_may_have_been_cut_counts_no_steps(tmp_path: Path) -> None:
+    """Its middle may be missing: a count would be too low. It stays so when the log is shorter."""
+    path = tmp_path / "engine.log"
+    path.write_text(LINE.format(0, 1, 512, 0, 0), encoding="utf-8")
+    log = IterationLog(path)
+
+    log.read()
+    assert log.whole
+    os.truncate(path, 65_000_000)
+    log.read()
+    assert not log.whole
+    os.truncate(path, 1000)
+    log.read()
+    assert not log.whole
