@@ -35,15 +35,14 @@ def silences(table: RecordTable, requests: pd.DataFrame) -> tuple[Silence, ...]:
         return ()
     limit_s = max(LEAST_S, TPOTS * _median_ms(answered["tpot_ms"]) / 1e3)
     waiting_s = max(limit_s, TTFTS * _median_ms(answered["ttft_ms"]) / 1e3)
-    tokens_ns = np.unique(table.event_time_ns)
+    tokens_ns = np.sort(table.event_time_ns)  # much faster than `np.unique`; equal times are no gap
     marks_ns = np.append(tokens_ns, max(float(requests["closed_ns"].max()), tokens_ns[-1]))
     begins_ns = np.concatenate([[float(requests["placed_ns"].min())], tokens_ns])
     found = []
-    for begin, end in zip(begins_ns, marks_ns, strict=True):
-        if (end - begin) / 1e9 > limit_s:
-            silence, begun = _silence(requests, float(begin), float(end))
-            if silence is not None and silence.length_s > (limit_s if begun else waiting_s):
-                found.append(silence)
+    for index in np.flatnonzero(marks_ns - begins_ns > limit_s * 1e9):
+        silence, begun = _silence(requests, float(begins_ns[index]), float(marks_ns[index]))
+        if silence is not None and silence.length_s > (limit_s if begun else waiting_s):
+            found.append(silence)
     return tuple(found)
 
 
