@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ def model_folder(model: str, env: Mapping[str, str]) -> Path | None:
     `env` has the place of that cache. None when the model is not on this machine yet.
     """
     named = Path(model).expanduser()
-    if (named / "config.json").is_file():
+    if os.path.isfile(named / "config.json"):  # noqa: PTH113  Path's own raises for long names
         return named
     home = Path(env.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     cache = Path(env.get("HF_HUB_CACHE") or home / "hub")

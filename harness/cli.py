@@ -32,6 +32,8 @@ from harness.standard_streams import (
 
 RUN_WENT_WRONG, WRONG_BEFORE_START, INTERRUPTED = 1, 2, 130  # 0 is good
 
+_LONGEST = 4096  # characters of a name, a number or a path; JSON may have more
+
 _EPILOG = """\
 exit codes:
   0    good
@@ -53,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say(
             f"error: {spelled(unreadable[0])}: the name is not UTF-8", "  rename it, or link to it"
         )
+        return WRONG_BEFORE_START
+    if long := next((word for word in words if len(word) > _LONGEST and "{" not in word), None):
+        _say(f"error: {long[:40]}…: {len(long):,} characters; expected at most {_LONGEST:,}")
         return WRONG_BEFORE_START
     try:
         arguments = _parser().parse_args(words)

@@ -11,6 +11,7 @@ from harness.adapters.request_shape import API_PATHS
 # What people paste with the root: the address of one route.
 _ROUTES = (*sorted(API_PATHS.values(), key=len, reverse=True), "/models")
 _VERSION = "/v1"
+_LONGEST_LABEL = 63  # characters between two dots of a host's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,9 @@ def _checked(url: str) -> SplitResult:
         error = EngineError(f"{_shown(url)!r} is no address of a server")
         error.add_note("expected something like http://127.0.0.1:8000")
         raise error
+    host = parts.hostname or ""
+    if any(len(label) > _LONGEST_LABEL for label in host.split(".")):
+        raise EngineError(f"{_shown(url)[:60]!r}…: a part of the host's name is too long")
     if parts.username is not None:
         error = EngineError("the address carries a name or a password, which would be kept")
         error.add_note("give it without what stands before the @")

@@ -302,6 +302,8 @@ def _vocabulary(path: Path | None) -> int | None:
     if path is None:
         return None
     file = path / "tokenizer.json" if path.is_dir() else path
+    if not os.path.isfile(file):  # noqa: PTH113  Path's own raises for a name that is too long
+        raise _no_tokenizer(path, "it is not a regular file")
     try:
         document: Any = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as cause:

@@ -17,7 +17,7 @@ _UNITS_NS = {
     "min": 60_000_000_000,
     "h": 3_600_000_000_000,
 }
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zµμ]+)\s*", re.ASCII)
+_DURATION = re.compile(r"\s*(\d{1,30}(?:\.\d+)?)\s*([a-zµμ]+)\s*", re.ASCII)
 _PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*", re.ASCII)
 
 

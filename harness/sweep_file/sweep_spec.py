@@ -213,7 +213,8 @@ def _runtime(engine: Engine, form: RuntimeForm, folder: Path, *, cpu: bool) -> R
 def _model(named: str, folder: Path) -> str:
     """Return the model's name, or where its files lie; looked for beside the sweep file first."""
     for path in (folder / Path(named).expanduser(), Path(named).expanduser()):
-        if (path / "config.json").is_file() or (path.suffix == ".json" and path.is_file()):
+        is_config = path.suffix == ".json" and os.path.isfile(path)  # noqa: PTH113  of any length
+        if is_config or os.path.isfile(path / "config.json"):  # noqa: PTH113
             return str(path.absolute())
     return named
 

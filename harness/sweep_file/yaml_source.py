@@ -99,6 +99,8 @@ def _header_values(
 
 def _text_of(path: Path) -> str:
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise SpecError(f"{path}: not a regular file; expected YAML text in a file")
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise SpecError(f"{path}: there is no such file (looked in {Path.cwd()})") from None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.workloads.base import WorkloadError
 from harness.workloads.trace.formats import FORMATS, TraceFormat
+from harness.workloads.trace.lines import check_file
 
 _LONGEST_LINE = 1 << 20  # characters read to find the first line
 
@@ -30,6 +31,7 @@ def guess_format(path: Path) -> str:
 
 
 def _first_line(path: Path) -> str:
+    check_file(path)
     try:
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             head = file.read(_LONGEST_LINE)

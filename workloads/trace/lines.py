@@ -5,7 +5,9 @@ from __future__ import annotations
 import codecs
 import csv
 import json
+import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -41,12 +43,20 @@ class Fault:
         return f"line {self.line}: {self.message}"
 
 
+def check_file(path: Path) -> None:
+    """Raise `WorkloadError` for a pipe or a device, whose end may never come."""
+    kind = os.stat(path).st_mode if os.path.exists(path) else 0  # noqa: PTH110, PTH116  long names
+    if kind and not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+        raise WorkloadError(f"{path}: not a regular file; expected a trace in a file")
+
+
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (physical line number, text) of every line that is not blank.
 
     Accepts LF and CR LF line ends, a byte-order mark, and a last line without a line end. Invalid
     UTF-8 bytes become U+FFFD, so that the row parser reports the line. Raises `WorkloadError`.
     """
+    check_file(path)
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,11 @@ def config_path(model: str) -> Path | None:
     What looks like a path, and leads nowhere, is an `EngineError`.
     """
     path = Path(model).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112  Path's own raises for a name that is too long
         path /= "config.json"
     elif path.suffix != ".json" and not model.startswith(("/", "./", "../", "~")):
         return None
-    if not path.is_file():
+    if not os.path.isfile(path):  # noqa: PTH113  as above
         raise _refused(path, "there is no such file", "a model's folder holds a config.json")
     return path
 

@@ -307,7 +307,7 @@ class SweepForm(Form):
     """A whole sweep file."""
 
     name: Name | None = None
-    model: Text
+    model: Annotated[str, Field(min_length=1, max_length=1000)]
     hardware: HardwareForm
     engines: EngineList
     base: Annotated[Base, BeforeValidator(_base_mapping)] = Base()
