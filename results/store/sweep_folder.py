@@ -169,6 +169,8 @@ def _read_document(path: Path, kind: type[Document]) -> Document:
         if document.get("format") != FORMAT:
             raise _other_format(path, document.get("format"))
         return parsed(kind, text)
+    except RecursionError as cause:
+        raise _unreadable(path, "nested too deeply for a stored run") from cause
     except (OSError, ValueError) as cause:
         raise _unreadable(path, str(cause)) from cause
 

@@ -105,3 +105,31 @@ def test_a_home_that_takes_nothing_costs_no_warning(stored: Path, tmp_path: Path
     (folder,) = (tmp_path / "tmp").glob("*matplotlib*")
     assert folder.stat().st_mode & 0o077 == 0
     assert list(folder.glob("fontlist*.json"))
+
+
+@pytest.mark.parametrize(
+    ("value", "by"),
+    [
+        ('"label": "embedded"', '"label": 7'),
+        ('"block": 0', '"block": "first"'),
+        ('"block": 0', f'"block": {"9" * 5000}'),
+        ('"block": 0', f'"block": {"[" * 50_000}{"]" * 50_000}'),
+        ('"notes": [', '"notes": 3, "more": ['),
+    ],
+)
+@pytest.mark.parametrize("command", ["report", "diagnose"])
+def test_a_stored_value_of_another_type_is_refused(
+    stored: Path, tmp_path: Path, command: str, value: str, by: str
+) -> None:
+    """With the file, and what to do with it."""
+    shutil.copytree(stored, tmp_path / "out")
+    manifest = next((tmp_path / "out").glob("*/manifest.json"))
+    text = manifest.read_text(encoding="utf-8")
+    assert value in text
+    manifest.write_text(text.replace(value, by, 1), encoding="utf-8")
+
+    done = harness(command, str(tmp_path / "out"))
+
+    assert done.returncode == 2
+    assert f"{manifest}: cannot be read" in done.stderr
+    assert "Traceback" not in done.stderr
