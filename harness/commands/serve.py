@@ -11,15 +11,18 @@ from dataclasses import replace
 from harness.adapters import BASELINE, TOGGLES, EngineSettings, ToggleValue
 from harness.adapters.embedded import EmbeddedAdapter
 from harness.adapters.embedded.server import serve as serve_engine
+from harness.client import allow_open_files
 from harness.output import printing
 from harness.sweep_file import Problem, SpecError, did_you_mean, read_toggles
 
+_MOST_FILES = 1 << 20  # towards the hard limit: each client is one
 _WHOLE = re.compile(r"[0-9]{1,9}")
 
 
 def serve(arguments: argparse.Namespace) -> int:
     """Serve until interrupted or told to end; return 0."""
     settings = _settings(arguments)
+    allow_open_files(_MOST_FILES)
     serve_engine(settings, arguments.host, arguments.port, ready=_say)
     with contextlib.suppress(OSError):  # nobody listens any more
         sys.stderr.write("stopped\n")

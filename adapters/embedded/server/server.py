@@ -9,10 +9,12 @@ import logging
 import select
 import selectors
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -28,6 +30,7 @@ from harness.adapters.embedded.step_time import find_model
 
 _MOST_BODY_BYTES = 256 * 1024 * 1024
 _BACKLOG = 4096  # connections that may wait to be accepted
+_NO_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _STOP_S = 2.0  # for clients to read the end of their streams
 # A client whose request has just ended may send the next one for this long and still join the step
 # that has begun: a fast client and two sockets take 0.5 ms.
@@ -78,6 +81,7 @@ async def _serve_until_signal(
 ) -> None:
     signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_TooManyFiles().take)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             loop.add_signal_handler(number, signalled.set)
@@ -163,9 +167,35 @@ async def _listen(runner: web.AppRunner, reads: Reads, host: str, port: int) -> 
         raise RuntimeError("the runner is not set up")
     loop = asyncio.get_running_loop()
     try:
-        return await loop.create_server(lambda: reads.watch(handlers), host, port, backlog=_BACKLOG)
+        # One connection is accepted at a time. asyncio tries `backlog` times in a row, also when no
+        # file may be opened any more: each try would be an error and another timer.
+        listening = await loop.create_server(lambda: reads.watch(handlers), host, port, backlog=1)
     except (OSError, OverflowError) as error:
         raise _refusal(error, host, port) from error
+    for one in listening.sockets:
+        with socket.fromfd(one.fileno(), one.family, one.type) as same:
+            same.listen(_BACKLOG)
+    return listening
+
+
+class _TooManyFiles:
+    """Reports once that no more connections can be accepted; asyncio tries again each second."""
+
+    def __init__(self) -> None:
+        self._reported = False
+
+    def take(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Take what a callback of `loop` raised."""
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in _NO_FILE):
+            loop.default_exception_handler(context)
+        elif not self._reported:
+            self._reported = True
+            with suppress(OSError):  # nobody listens any more
+                sys.stderr.write(
+                    f"warning: no more connections are accepted for now: {error.strerror}; raise "
+                    "the limit with `ulimit -n`\n"
+                )
 
 
 def _refusal(error: OSError | OverflowError, host: str, port: int) -> EngineError:
