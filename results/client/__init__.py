@@ -1,4 +1,4 @@
-"""The client certificate of a run: what was measured of the client, and its verdict."""
+"""The client certificate of a run: measurements of the client, limits and verdict."""
 
 from harness.results.client.certificate import (
     DEGRADED,

@@ -1,6 +1,6 @@
-"""Whether a run's client may be believed: from stored facts to TRUSTED, DEGRADED or INVALID.
+"""The verdict on a run's client: TRUSTED, DEGRADED or INVALID.
 
-A pure function of records and manifest. `limits` has the limits, `metrics` measures for each.
+A pure function of records and manifest. `limits` defines the limits, `metrics` measures them.
 """
 
 from __future__ import annotations
@@ -15,34 +15,37 @@ from harness.results.store import RunManifest
 from harness.results.summary import Certificate, CertificateReason, CertifiedValue
 
 WORST_FIRST = INVALID, DEGRADED, TRUSTED = "INVALID", "DEGRADED", "TRUSTED"
-_IDLE_CPU = 0.5  # of a core, below which a client that is late was kept from running
+_IDLE_CPU = 0.5  # CPU share below which a late client waited for the core instead of using it
 _MORE = "more client processes (`--workers {more}` of harness load, `workers: {more}` in a sweep)"
 _RELIEF = f"use {_MORE} or a quieter machine"
-_KEPT = f"others kept the client from its core, it used {{cpu}}: use a quieter machine, or {_MORE}"
-_GO_FIRST = "; run as root, or with CAP_SYS_NICE, and not as a batch or idle process, it goes first"
+_KEPT = f"others took the client's core, it used {{cpu}}: use a quieter machine, or {_MORE}"
+_GO_FIRST = (
+    "; as root, or with CAP_SYS_NICE, the client runs at real-time priority, unless it runs as a "
+    "batch or idle process"
+)
 _REMEDIES = {
-    "open_files": "raise the limit of open files (`ulimit -n`), or ask for less concurrency",
-    "ports": "have the server keep connections open, or widen net.ipv4.ip_local_port_range",
-    "failed_share": "mend what fails, or ask for less load; in a sweep `max_failed_share` sets the "
-    "limit",
-    "usage_missing": "have the server send usage (`stream_options.include_usage`)",
-    "shorter_than_asked": "have the engine ignore the end-of-text token, so that arms do equal "
-    "work",
-    "read_on_the_clock": "ask for fewer or shorter answers in one run",
-    "beyond_calibration": f"calibrate anew where this machine has changed, or {_RELIEF}",
-    "wall_clock_stepped": "look whether this machine was suspended, which stops the client's clock "
-    "but no server elsewhere; where somebody only set the wall clock, the times are right",
+    "open_files": "raise the limit of open files (`ulimit -n`), or lower the concurrency",
+    "ports": "configure the server to keep connections open, or widen net.ipv4.ip_local_port_range",
+    "failed_share": "fix the cause of the failures, or lower the load; in a sweep file "
+    "`max_failed_share` sets the limit",
+    "usage_missing": "configure the server to send usage (`stream_options.include_usage`)",
+    "shorter_than_asked": "make the engine ignore the end-of-text token (`ignore_eos`), so that "
+    "all arms produce the same number of tokens",
+    "read_on_the_clock": "request fewer or shorter answers in one run",
+    "beyond_calibration": f"run `harness calibrate` again if this machine changed, or {_RELIEF}",
+    "wall_clock_stepped": "check whether this machine was suspended: that stops the client's clock "
+    "but not a server elsewhere; if only the wall clock was set, the times are correct",
 }
 
 Bounds = tuple[float, float | None]  # DEGRADED above, INVALID above (None: never)
 
 
 def certify(metrics: RunMetrics, manifest: RunManifest) -> Certificate:
-    """Return the certificate of one run, its reasons the worst first."""
+    """Return the certificate of one run, with the worst reasons first."""
     if manifest.client is None:
         return uncertified(*_without_client(manifest))
     if metrics.requests.empty:
-        return uncertified("nothing_sent", "nothing was sent")
+        return uncertified("nothing_sent", "no request was sent")
     measured = client_metrics(metrics, manifest)
     bounds = {limit.name: _bounds(limit, metrics, manifest) for limit in LIMITS}
     workers = len(manifest.client.workers) or 1
@@ -69,22 +72,22 @@ def certify(metrics: RunMetrics, manifest: RunManifest) -> Certificate:
 
 
 def uncertified(name: str, message: str, remedy: str | None = None) -> Certificate:
-    """Return the certificate of a run of whose client nothing is known, and why."""
+    """Return a certificate without a verdict, with the reason."""
     reason = CertificateReason(name=name, verdict=None, message=message, remedy=remedy)
     return Certificate(verdict=None, reasons=(reason,), measured={}, errors={})
 
 
 _LAG_UNKNOWN = (
     "lag_unknown",
-    "the client's event loop lag is not known: too short a run, or a system that does not tell",
-    "ask for more requests, or measure from a machine with Linux",
+    "the lag of the client's event loop is unknown: the run is too short, or this is not Linux",
+    "send more requests, or run the client on Linux",
 )
 
 
 def _without_client(manifest: RunManifest) -> tuple[str, str]:
     if manifest.clock == "virtual":
-        return "virtual_time", "virtual time: the client takes none, so there is none to certify"
-    return "not_recorded", "not recorded: this run tells nothing of its client"
+        return "virtual_time", "virtual time: the client takes no time, so it needs no certificate"
+    return "not_recorded", "not recorded: this run has no measurement of its client"
 
 
 def _bounds(limit: ClientLimit, metrics: RunMetrics, manifest: RunManifest) -> Bounds:
@@ -96,7 +99,7 @@ def _bounds(limit: ClientLimit, metrics: RunMetrics, manifest: RunManifest) -> B
 
 
 def _reference(of: str | None, metrics: RunMetrics, manifest: RunManifest) -> float | None:
-    """Return what the shares of a limit are of; answers without a pace have their TTFT for it."""
+    """Return the value that a limit's share refers to; TTFT stands in if there is no TPOT."""
     if of == "max_failed_share":
         return manifest.max_failed_share
     values = metrics.run
@@ -131,13 +134,13 @@ def _reasons(
 
 
 def _goes_first(manifest: RunManifest) -> bool:
-    """Return whether all processes of the client ran before others, as the system let them."""
+    """Return whether all client processes ran at real-time priority."""
     workers = manifest.client.workers if manifest.client else ()
     return all(worker.priority == "realtime" for worker in workers)
 
 
 def _remedy(name: str, cpu: float | None, more: int, *, goes_first: bool) -> str:
-    """Return what to do; that of a late client depends on whether it had the CPU that it needs."""
+    """Return the remedy; for a late client it depends on how much CPU the client used."""
     kept = _KEPT if goes_first else _KEPT + _GO_FIRST
     late = _RELIEF if cpu is None or cpu >= _IDLE_CPU else kept
     text = _REMEDIES.get(name, late)

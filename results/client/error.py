@@ -1,4 +1,4 @@
-"""How far off a client may have set the metrics of its run, and what that means for an effect."""
+"""The error that a client may have added to the metrics of its run, and to an effect."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _USAGE_LIMIT = next(limit for limit in LIMITS if limit.name == "usage_missing")
 def certified_errors(
     measured: Mapping[str, ClientMetric], metrics: RunMetrics, manifest: RunManifest
 ) -> dict[str, float | None]:
-    """Return by how much of its p50 the client may have set each of four metrics off.
+    """Return the possible error of four metrics, as a share of their p50.
 
-    A stamp is at most the loop's lag late, by its p99: so much may be wrong in a TTFT, and in the
-    time from first to last token, which TPOT divides. From when a request was due, its send delay
-    comes on top. A load that fell short, and a clock that stood still, may be in all of them. None
-    where the lag is not known, or tokens were not counted by the server.
+    A timestamp is at most as late as the p99 of the event loop lag. TTFT and the time from first to
+    last token, from which TPOT is computed, may be wrong by that much. TTFT from due also includes
+    the send delay. A load below the schedule and a stopped clock may affect all metrics. A value is
+    None if the lag is unknown or the server did not count the tokens.
     """
     requests, values = metrics.requests, metrics.run
     general = _general(measured, manifest)
@@ -41,7 +41,7 @@ def certified_errors(
 
 
 def _general(measured: Mapping[str, ClientMetric], manifest: RunManifest) -> float:
-    """Return the share of the load that was not offered, and of the time that no clock counted."""
+    """Return the share of the load that was not sent plus the share of time the clock missed."""
     short = max(measured[name].value or 0.0 for name in ("load_not_delivered", "in_flight"))
     stood_s = max(0.0, measured["wall_clock_stepped"].value or 0.0) / 1e3
     length_s = wall_s(manifest)
@@ -61,10 +61,10 @@ def _sum(part: float | None, general: float) -> float | None:
 
 
 def error_of_pairs(pairs: Sequence[tuple[RunRow, RunRow]], metric: str) -> float | None:
-    """Return how large an effect the clients of these pairs of runs could have made, as a share.
+    """Return the largest effect that the clients of these pairs of runs can cause, as a share.
 
-    Of DEGRADED runs only, both of a pair together, in the worst block: 0 where none is DEGRADED,
-    None where one is and its error is not known.
+    The errors of both runs of a pair are added, and the worst block counts. Only DEGRADED runs have
+    an error: the result is 0 without one, and None if the error of one is unknown.
     """
     worst = 0.0
     for pair in pairs:

@@ -1,4 +1,4 @@
-"""The one table of limits that a client is held against. `docs/certificate.md` says why each."""
+"""The table of limits for a client. `docs/certificate.md` gives the reason for each."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Literal
 from harness.results.units import significant
 
 Unit = Literal["ms", "share"]
-# A P99 of fewer readings is their largest: one stall of a short run, which DEGRADES it and no more.
+# A P99 of fewer readings is their maximum, possibly one stall: the run is DEGRADED at most.
 ENOUGH_READINGS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What a measured value must not exceed: `least`, or a share of a metric where that is more."""
+    """An upper bound: `least`, or a share of a metric if that is larger."""
 
     least: float  # in the limit's unit
-    share: float | None = None  # of what the limit's `of` names
+    share: float | None = None  # of the metric that the limit's `of` names
 
     def value(self, reference: float | None) -> float:
         """Return the bound in the limit's unit; an absent reference leaves `least`."""
@@ -28,17 +28,17 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimit:
-    """One thing that is measured of a client: DEGRADED above one bound, INVALID above another."""
+    """One measurement of a client: DEGRADED above one bound, INVALID above another."""
 
     name: str
-    measures: str  # in words
+    measures: str  # what the value is
     unit: Unit
     degraded: Bound
-    invalid: Bound | None  # None: it alone never makes a run INVALID
-    of: str | None = None  # what shares of its bounds are of
+    invalid: Bound | None  # None: this limit never makes a run INVALID
+    of: str | None = None  # the metric that shares of its bounds refer to
 
     def texts(self) -> tuple[str, str]:
-        """Return both bounds in words, such as "max(1 ms, 5 % of TTFT p50)"; "–" for none."""
+        """Return both bounds as text, such as "max(1 ms, 5 % of TTFT p50)", or "–"."""
         return self._text(self.degraded), self._text(self.invalid)
 
     def _text(self, bound: Bound | None) -> str:
@@ -52,7 +52,7 @@ class ClientLimit:
 
 
 def amount(value: float, unit: Unit) -> str:
-    """Return a value in words: "2.5 ms", "12 %"."""
+    """Format a value with its unit: "2.5 ms", "12 %"."""
     if unit == "share":
         return f"{100 * value:.3g} %"
     return f"{significant(int(value) if value == int(value) else value, 2)} ms"
@@ -61,14 +61,14 @@ def amount(value: float, unit: Unit) -> str:
 LIMITS: tuple[ClientLimit, ...] = (
     ClientLimit(
         name="load_not_delivered",
-        measures="open loop: what the rate of started conversations lacks of the schedule's",
+        measures="open loop: 1 − rate of started conversations / scheduled rate",
         unit="share",
         degraded=Bound(least=0.02),
         invalid=Bound(least=0.10),
     ),
     ClientLimit(
         name="send_delay",
-        measures="open loop: sent − scheduled, p99 of the measured requests",
+        measures="open loop: sent − scheduled, P99 of the measured requests",
         unit="ms",
         degraded=Bound(least=1.0, share=0.05),
         invalid=Bound(least=20.0, share=0.25),
@@ -76,7 +76,7 @@ LIMITS: tuple[ClientLimit, ...] = (
     ),
     ClientLimit(
         name="turn_round",
-        measures="closed loop: sent − end of the answer before and its think time, p99",
+        measures="closed loop: sent − (end of the previous answer + think time), P99",
         unit="ms",
         degraded=Bound(least=1.0, share=0.05),
         invalid=Bound(least=20.0, share=0.25),
@@ -84,7 +84,7 @@ LIMITS: tuple[ClientLimit, ...] = (
     ),
     ClientLimit(
         name="loop_lag",
-        measures="how late the event loop wakes, p99 of the worst worker",
+        measures="lag of the event loop, P99 of the worst worker",
         unit="ms",
         degraded=Bound(least=1.0, share=0.10),
         invalid=Bound(least=20.0, share=0.50),
@@ -99,28 +99,28 @@ LIMITS: tuple[ClientLimit, ...] = (
     ),
     ClientLimit(
         name="in_flight",
-        measures="closed loop: what the mean of conversations alive lacks of the concurrency",
+        measures="closed loop: 1 − mean of conversations alive / concurrency",
         unit="share",
         degraded=Bound(least=0.02),
         invalid=Bound(least=0.10),
     ),
     ClientLimit(
         name="open_files",
-        measures="most open files / how many the process may have",
+        measures="peak of open files / limit of open files",
         unit="share",
         degraded=Bound(least=0.80),
         invalid=Bound(least=0.99),
     ),
     ClientLimit(
         name="ports",
-        measures="ports held by connections of one minute / ports there are",
+        measures="ports used by the connections of one minute / available ports",
         unit="share",
         degraded=Bound(least=0.80),
         invalid=Bound(least=1.0),
     ),
     ClientLimit(
         name="failed_share",
-        measures="failed requests / all sent",
+        measures="failed requests / sent requests",
         unit="share",
         degraded=Bound(least=0.01),
         invalid=Bound(least=0.05, share=1.0),
@@ -128,35 +128,35 @@ LIMITS: tuple[ClientLimit, ...] = (
     ),
     ClientLimit(
         name="usage_missing",
-        measures="answers whose tokens the server did not count / answers",
+        measures="answers without a token count of the server / answers",
         unit="share",
         degraded=Bound(least=0.01),
         invalid=None,
     ),
     ClientLimit(
         name="shorter_than_asked",
-        measures="output tokens that did not come / those asked for",
+        measures="missing output tokens / requested output tokens",
         unit="share",
         degraded=Bound(least=0.01),
         invalid=None,
     ),
     ClientLimit(
         name="read_on_the_clock",
-        measures="answers read while the clock ran / requests",
+        measures="answers parsed during the measurement / requests",
         unit="share",
         degraded=Bound(least=0.01),
         invalid=None,
     ),
     ClientLimit(
         name="beyond_calibration",
-        measures="output tokens/s of a worker / the most for which one was calibrated",
+        measures="output tokens/s of a worker / highest calibrated rate of a worker",
         unit="share",
         degraded=Bound(least=1.0),
         invalid=None,
     ),
     ClientLimit(
         name="wall_clock_stepped",
-        measures="how far the wall clock jumped ahead of the monotonic one",
+        measures="jump of the wall clock ahead of the monotonic clock",
         unit="ms",
         degraded=Bound(least=100.0),
         invalid=None,

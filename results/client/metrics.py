@@ -1,7 +1,7 @@
-"""What is measured of the client in a stored run: one value for each limit of the certificate.
+"""The measurements of the client of a stored run: one value for each limit of the certificate.
 
-From the records and from what the client measured of itself, `manifest.client`. Absent is None:
-not known, or nothing that this run could show.
+The inputs are the records and the client's own measurements, `manifest.client`. A value is None if
+it is unknown or does not apply to the run.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from harness.results.units import significant
 from harness.results.window import first_turn
 
 Floats = NDArray[np.float64]
-_LEAST_WALL_S = 1.0  # of a load phase whose CPU is judged: in less, opening connections is most
-_PORT_HELD_S = 60.0  # a closed connection keeps its port for so long (TIME_WAIT on Linux)
+_LEAST_WALL_S = 1.0  # shorter load phases mostly open connections, so their CPU is not judged
+_PORT_HELD_S = 60.0  # time for which a closed connection keeps its port (TIME_WAIT on Linux)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientMetric:
-    """One measured value, in the unit of its limit, and the same in words."""
+    """One measured value in the unit of its limit, and the same value as text."""
 
-    value: float | None  # None: not known, or not to be judged
+    value: float | None  # None: unknown or not applicable
     words: str = ""
-    readings: int | None = None  # that a P99 rests on; None: it is no P99
+    readings: int | None = None  # number of readings behind a P99; None: not a P99
 
 
 def client_metrics(metrics: RunMetrics, manifest: RunManifest) -> dict[str, ClientMetric]:
-    """Measure each limit of `LIMITS` in one run; by its name."""
+    """Return limit name → measured value, for each limit of `LIMITS`."""
     return {name: measure(metrics, manifest) for name, measure in _MEASURES.items()}
 
 
-# What the records tell ---------------------------------------------------------------------------
+# Measured from the records -----------------------------------------------------------------------
 
 
 def start_rates(metrics: RunMetrics, manifest: RunManifest) -> tuple[float, float] | None:
-    """Return conversations started a second, as the schedule has them and as they were.
+    """Return conversations started per second: the scheduled and the achieved rate.
 
-    None where there are too few to speak of a rate. Sends are held against the schedule, not
-    against the rate asked for: a Poisson draw has a rate of its own.
+    None if fewer than two conversations started. The scheduled rate is used instead of the
+    requested rate, because the two differ for a Poisson draw.
     """
     first = first_turn(metrics.requests)
     starts = metrics.requests[first]
@@ -60,20 +60,20 @@ def start_rates(metrics: RunMetrics, manifest: RunManifest) -> tuple[float, floa
 
 
 def _waits_elsewhere_ns(metrics: RunMetrics, manifest: RunManifest) -> Floats:
-    """Return what of each send's delay is not the client's: a cap held it, or it was connecting."""
+    """Return the part of each send delay that a cap on conversations or connecting caused."""
     requests = metrics.requests
     waits = cap_waits_ns(metrics, manifest) + np.nan_to_num(requests["connect_ns"].to_numpy())
     delays = requests["placed_ns"].to_numpy() - requests["scheduled_ns"].to_numpy()
-    own: Floats = np.minimum(waits, np.maximum(delays, 0.0))  # no wait is longer than its delay
-    return own
+    bounded: Floats = np.minimum(waits, np.maximum(delays, 0.0))  # at most the whole delay
+    return bounded
 
 
 def cap_waits_ns(metrics: RunMetrics, manifest: RunManifest) -> Floats:
-    """Return for how long a cap on conversations alive held each request back, in nanoseconds.
+    """Return how long each request waited for the cap on conversations alive, in nanoseconds.
 
-    Places are given in the order of the schedule: a conversation that is due while all are taken
-    waits for the first of them to end. Later turns have their place already. Several workers have
-    a part of the conversations and of the places each, dealt out one by one.
+    Slots are assigned in the order of the schedule. If all slots are taken, the next conversation
+    waits until the first one ends. Later turns keep the slot of their conversation. Conversations
+    and slots are distributed over the workers in turn.
     """
     requests, cap = metrics.requests, manifest.load.max_concurrency
     waits = np.zeros(len(requests))
@@ -81,7 +81,7 @@ def cap_waits_ns(metrics: RunMetrics, manifest: RunManifest) -> Floats:
         return waits
     parts = max(1, len(_workers(manifest)))
     places = [len(range(part, cap, parts)) for part in range(parts)]
-    taken: list[list[float]] = [[] for _ in range(parts)]  # when those end that have a place
+    taken: list[list[float]] = [[] for _ in range(parts)]  # end times of conversations with a slot
     ends_ns = requests.groupby("conversation", sort=False)["closed_ns"].transform("max").to_numpy()
     due_ns, starts = requests["scheduled_ns"].to_numpy(), np.flatnonzero(first_turn(requests))
     for i, row in enumerate(starts[np.argsort(due_ns[starts], kind="stable")]):
@@ -111,8 +111,8 @@ def _load_not_delivered(metrics: RunMetrics, manifest: RunManifest) -> ClientMet
 
 
 def started_words(wanted: float, achieved: float) -> str:
-    """Return two rates of conversations in a sentence."""
-    return f"{achieved:.4g} conversations/s were started, the schedule has {wanted:.4g}"
+    """Return a sentence with the achieved and the scheduled rate of conversations."""
+    return f"{achieved:.4g} conversations/s were started, {wanted:.4g} were scheduled"
 
 
 def _send_delay(metrics: RunMetrics, manifest: RunManifest) -> ClientMetric:
@@ -122,7 +122,7 @@ def _send_delay(metrics: RunMetrics, manifest: RunManifest) -> ClientMetric:
 
 
 def _turn_round(metrics: RunMetrics, manifest: RunManifest) -> ClientMetric:
-    """In closed loop TTFT counts from the send: what a late one takes is a part of the slot."""
+    """Return the P99 send delay in closed loop, where a late send leaves the slot empty."""
     if manifest.load.is_open_loop:
         return ClientMetric(value=None)
     return _late(metrics, manifest, _ramp(metrics.requests, manifest.load.concurrency))
@@ -144,7 +144,7 @@ def _late(metrics: RunMetrics, manifest: RunManifest, left_out: NDArray[np.bool_
 
 
 def _ramp(requests: pd.DataFrame, slots: int) -> NDArray[np.bool_]:
-    """Return which requests are the first of their slot: nobody asked for them at one moment."""
+    """Return which requests are the first of their slot; these have no due time."""
     first = first_turn(requests)
     order = np.argsort(requests["placed_ns"].to_numpy()[first], kind="stable")
     ramp = np.zeros(len(requests), np.bool_)
@@ -153,7 +153,7 @@ def _ramp(requests: pd.DataFrame, slots: int) -> NDArray[np.bool_]:
 
 
 def _in_flight(metrics: RunMetrics, manifest: RunManifest) -> ClientMetric:
-    """A slot is empty between two of its conversations: while the client turns round."""
+    """Return the share of slots that are empty because the client has not sent the next request."""
     load, window = manifest.load, metrics.window
     start, end = window.start_ns, window.end_ns
     if load.is_open_loop or window.kind != "steady" or start is None or end is None:
@@ -162,7 +162,7 @@ def _in_flight(metrics: RunMetrics, manifest: RunManifest) -> ClientMetric:
     lived_ns = spans["closed_ns"].clip(upper=end) - spans["placed_ns"].clip(lower=start)
     alive = float(lived_ns.clip(lower=0).sum()) / (end - start)
     target = min(load.concurrency, len(spans))
-    words = f"{significant(alive)} conversations were alive on average, {target} were asked"
+    words = f"{significant(alive)} conversations were alive on average, {target} were requested"
     return ClientMetric(value=max(0.0, 1 - alive / target), words=words)
 
 
@@ -181,7 +181,7 @@ def _usage_missing(metrics: RunMetrics, _: RunManifest) -> ClientMetric:
         return ClientMetric(value=None)
     missing = int((~answered["server_counted"]).sum())
     words = (
-        f"the server told no token count that holds for {missing} of {len(answered)} answers; "
+        f"the server returned no usable token count for {missing} of {len(answered)} answers; "
         "events were counted instead"
     )
     return ClientMetric(value=missing / len(answered), words=words)
@@ -189,20 +189,20 @@ def _usage_missing(metrics: RunMetrics, _: RunManifest) -> ClientMetric:
 
 def _shorter_than_asked(metrics: RunMetrics, _: RunManifest) -> ClientMetric:
     answered = metrics.requests[metrics.requests["ok"]]
-    asked, got = answered["asked_tokens"], answered["output_tokens"]
-    total = float(asked.sum())
+    requested, received = answered["asked_tokens"], answered["output_tokens"]
+    total = float(requested.sum())
     if not total:
         return ClientMetric(value=None)
-    share = float((asked - got).clip(lower=0).sum()) / total
-    short = int((got < asked).sum())
+    share = float((requested - received).clip(lower=0).sum()) / total
+    short = int((received < requested).sum())
     words = (
-        f"{short} of {len(answered)} answers are shorter than asked ({int(got.sum()):,} tokens of "
-        f"{int(total):,})"
+        f"{short} of {len(answered)} answers are shorter than requested "
+        f"({int(received.sum()):,} of {int(total):,} output tokens)"
     )
     return ClientMetric(value=share, words=words)
 
 
-# What the client noted of itself -----------------------------------------------------------------
+# Measured by the client --------------------------------------------------------------------------
 
 
 def _client(manifest: RunManifest) -> ClientFacts:
@@ -214,7 +214,7 @@ def _workers(manifest: RunManifest) -> Sequence[WorkerFacts]:
 
 
 def wall_s(manifest: RunManifest) -> float | None:
-    """Return how long the load phase took, of the worker that took longest; None: not known."""
+    """Return the load phase of the slowest worker in seconds; None if it is unknown."""
     return max((worker.wall_s for worker in _workers(manifest) if worker.wall_s), default=None)
 
 
@@ -249,17 +249,17 @@ def _open_files(_: RunMetrics, manifest: RunManifest) -> ClientMetric:
     if files is None or files.most is None or not files.limit:
         return ClientMetric(value=None)
     most, limit = files.most, files.limit
-    return ClientMetric(value=most / limit, words=f"{most:,} files were open of {limit:,} allowed")
+    return ClientMetric(value=most / limit, words=f"{most:,} of {limit:,} allowed files were open")
 
 
 def _ports(_: RunMetrics, manifest: RunManifest) -> ClientMetric:
-    """A closed connection keeps its port for a while; those of longer ago gave it back."""
+    """Return the share of ports in use; a connection holds its port for a minute after closing."""
     ports = _client(manifest).ports
     if ports is None or ports.used is None or not ports.available:
         return ClientMetric(value=None)
     used, available = ports.used, ports.available
     held = used * min(1.0, _PORT_HELD_S / (wall_s(manifest) or _PORT_HELD_S))
-    words = f"about {held:,.0f} ports to one address were held at once, there are {available:,}"
+    words = f"about {held:,.0f} of {available:,} ports to one address were in use at once"
     return ClientMetric(value=held / available, words=words)
 
 
@@ -273,7 +273,10 @@ def _read_on_the_clock(_: RunMetrics, manifest: RunManifest) -> ClientMetric:
     if not requests:
         return ClientMetric(value=None)
     read = sum(number for number, _ in counted)
-    words = f"{read:,} of {requests:,} answers were read while the clock ran, for want of memory"
+    words = (
+        f"{read:,} of {requests:,} answers were parsed during the measurement, because the "
+        "memory for unread answers was full"
+    )
     return ClientMetric(value=read / requests, words=words)
 
 
@@ -285,7 +288,7 @@ def _beyond_calibration(metrics: RunMetrics, manifest: RunManifest) -> ClientMet
         return ClientMetric(value=None)
     own = rate / max(1, len(_workers(manifest)))
     words = (
-        f"{significant(own)} output tokens/s came to one client process, it was calibrated up to "
+        f"one client process received {significant(own)} output tokens/s; it is calibrated up to "
         f"{significant(most)}"
     )
     return ClientMetric(value=own / most, words=words)
@@ -296,7 +299,7 @@ def _wall_clock(_: RunMetrics, manifest: RunManifest) -> ClientMetric:
     if step_ns is None:
         return ClientMetric(value=None)
     step_ms = step_ns / 1e6
-    words = f"the wall clock jumped {amount(step_ms, 'ms')} ahead of the monotonic one"
+    words = f"the wall clock jumped {amount(step_ms, 'ms')} ahead of the monotonic clock"
     return ClientMetric(value=step_ms, words=words)
 
 

@@ -1,4 +1,4 @@
-"""The client's certificate: each limit at its bound, and what makes no certificate."""
+"""Tests of the client certificate: the bounds of each limit, and runs without a verdict."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def of(
     client: dict[str, Any] | None = None,
     **manifest: Any,
 ) -> dict[str, Any]:
-    """Return the certificate of a run in real time; of a good one where nothing is given."""
-    told = {"clock": "monotonic", "client": client or known_client(), **manifest}
-    whole = known_manifest(**told)
+    """Return the certificate of a run in real time; by default the client is TRUSTED."""
+    facts = {"clock": "monotonic", "client": client or known_client(), **manifest}
+    whole = known_manifest(**facts)
     metrics = run_metrics(table_of(records or steady_records(2, 301)), whole)
     return document_of(certify(metrics, whole))
 
 
 def verdict(found: dict[str, Any], name: str) -> str:
-    """Return what one limit came to: the verdict of its reason, or TRUSTED."""
+    """Return the verdict of the reason for one limit, or TRUSTED without a reason."""
     verdicts = [reason["verdict"] for reason in found["reasons"] if reason["name"] == name]
     assert len(verdicts) <= 1
     return verdicts[0] if verdicts else "TRUSTED"
@@ -58,7 +58,7 @@ def verdict(found: dict[str, Any], name: str) -> str:
 def open_loop(
     delays_ms: Sequence[float], every_ms: float = 10.0, ttft_ms: float = 100.0
 ) -> list[RequestRecord]:
-    """Return requests due one after the other, each sent so late; TTFT counts from the send."""
+    """Return requests that are due at equal intervals and are sent with these delays."""
     return [
         known_record(
             i,
@@ -72,7 +72,7 @@ def open_loop(
 
 
 def test_a_quiet_client_is_trusted() -> None:
-    """64 streams at 100 tokens a second, lag 0.3 ms, a tenth of a core: no reason at all."""
+    """64 streams at 100 tokens/s, 0.3 ms of lag and a tenth of a core give no reason."""
     records = steady_records(64, 5, service_ms=640.0, tokens=64)
 
     found = of(records, load={**CLOSED, "value": 64})
@@ -85,12 +85,12 @@ def test_a_quiet_client_is_trusted() -> None:
 
 
 def test_a_small_run_can_be_trusted() -> None:
-    """Eight requests give no sure P99, which is no fault of the client."""
+    """The unreliable P99 of eight requests does not count against the client."""
     assert of(steady_records(2, 4))["verdict"] == "TRUSTED"
 
 
 def test_neither_argument_is_changed() -> None:
-    """A certificate is made from records and manifest and leaves both as they were."""
+    """`certify` does not change its arguments."""
     manifest = known_manifest(client=known_client(), clock="monotonic")
     figures = run_metrics(table_of(steady_records(2, 9)), manifest)
     before = figures.requests.copy(), copy.deepcopy(manifest)
@@ -112,7 +112,7 @@ def test_neither_argument_is_changed() -> None:
 def test_without_a_client_there_is_no_verdict(
     manifest: dict[str, Any], name: str, message: str
 ) -> None:
-    """Virtual time has no client, an older run tells nothing of it: null, and the reason."""
+    """Virtual time and older runs have no verdict, and the reason says why."""
     facts = {**manifest_facts(), **manifest}
     if "client" not in manifest:
         del facts["client"]
@@ -127,7 +127,7 @@ def test_without_a_client_there_is_no_verdict(
 
 
 def test_a_run_that_sent_nothing_has_no_certificate() -> None:
-    """Nothing was sent: nothing can be said, and nothing breaks."""
+    """A run without requests has no verdict, with the reason `nothing_sent`."""
     whole = known_manifest(client=known_client(), clock="monotonic")
 
     found = certify(run_metrics(table_of([]), whole), whole)
@@ -135,8 +135,8 @@ def test_a_run_that_sent_nothing_has_no_certificate() -> None:
     assert (found.verdict, found.reasons[0].name) == (None, "nothing_sent")
 
 
-def test_without_the_lag_nobody_is_trusted() -> None:
-    """Where the lag is not known the verdict is null at best; what is bad stays bad."""
+def test_without_the_lag_no_client_is_trusted() -> None:
+    """If the lag is unknown, the verdict is null instead of TRUSTED; INVALID stays INVALID."""
     silent = known_client(known_worker(loop_lag_ns=None))
     busy = known_client(known_worker(loop_lag_ns=None, cpu_s=29.0))
 
@@ -146,8 +146,8 @@ def test_without_the_lag_nobody_is_trusted() -> None:
     assert [reason["name"] for reason in of(client=busy)["reasons"]] == ["cpu", "lag_unknown"]
 
 
-def test_what_is_not_known_is_not_judged() -> None:
-    """A manifest full of nulls gives a certificate without figures of the client, and no reason."""
+def test_unknown_values_are_not_judged() -> None:
+    """A manifest with nulls gives null values, and no reason except the unknown lag."""
     worker = dict.fromkeys(known_worker())
     client = known_client(worker, wall_clock_step_ns=None, ports=None, open_files=None)
     client |= {"ports": {"available": None, "used": 7}, "open_files": {"limit": None, "most": 1}}
@@ -225,7 +225,7 @@ def _send_delay(value_ms: float) -> dict[str, Any]:
 
 
 def _turn_round(value_ms: float) -> dict[str, Any]:
-    """One slot, answers of 20 ms, each request sent so long after the answer before it."""
+    """One slot with answers of 20 ms; each request is sent this long after the previous answer."""
     records = [
         known_record(
             i, [(sent + 10, 1), (sent + 20, 4)], scheduled_ms=sent - value_ms, sent_ms=sent
@@ -237,14 +237,14 @@ def _turn_round(value_ms: float) -> dict[str, Any]:
 
 
 def _rate(short: float) -> dict[str, Any]:
-    """Of 101 starts the last comes so late that the rate falls short by the share."""
+    """The last of 101 starts is late enough to lower the rate by this share."""
     delays = [0.0] * 101
     delays[-1] = 1000 * short / (1 - short)
     return of(open_loop(delays, ttft_ms=1e5), load=OPEN)
 
 
 def _in_flight(short: float) -> dict[str, Any]:
-    """Two slots of 100 ms, between two requests of each a gap that is the share of the whole."""
+    """Two slots with requests of 100 ms; the gap between them is this share of the time."""
     gap_ms = 100 * short / (1 - short)
     cycle_ms = 100 + gap_ms
     return of(
@@ -257,7 +257,7 @@ def _in_flight(short: float) -> dict[str, Any]:
     )
 
 
-# name → how to make such a value, the value that DEGRADES above and the one that is INVALID above
+# name → how to make a value, the DEGRADED bound, the INVALID bound
 EDGES: dict[str, tuple[Made, float, float | None]] = {
     "load_not_delivered": (_rate, 0.02, 0.10),
     "send_delay": (_send_delay, 1.0, 20.0),
@@ -277,13 +277,13 @@ EDGES: dict[str, tuple[Made, float, float | None]] = {
 
 
 def test_every_limit_has_an_edge_here() -> None:
-    """A limit that is added needs a test of its bounds."""
+    """Every limit has a test of its bounds."""
     assert list(EDGES) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_reason_comes_above_its_bound_and_not_below(name: str) -> None:
-    """A tenth below the first bound TRUSTED, above it DEGRADED, above the second INVALID."""
+    """A value below the first bound is TRUSTED, above it DEGRADED, above the second INVALID."""
     make, degraded, invalid = EDGES[name]
 
     assert verdict(make(0.9 * degraded), name) == "TRUSTED"
@@ -299,15 +299,15 @@ def test_each_reason_comes_above_its_bound_and_not_below(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["loop_lag", "cpu", "open_files", "ports", "wall_clock_stepped"])
 def test_a_value_at_its_bound_is_within_it(name: str) -> None:
-    """The bound itself is still allowed."""
+    """A value equal to its bound is allowed."""
     make, degraded, _ = EDGES[name]
 
     assert verdict(make(degraded), name) == "TRUSTED"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_reason_says_what_was_seen_the_limit_and_what_to_do(name: str) -> None:
-    """Its number, the bound that it exceeds, and a remedy."""
+def test_each_reason_has_its_value_its_limit_and_a_remedy(name: str) -> None:
+    """A reason contains the measured value, the bound that it exceeds, and a remedy."""
     make, degraded, _ = EDGES[name]
     (reason,) = [one for one in make(1.5 * degraded)["reasons"] if one["name"] == name]
 
@@ -315,8 +315,8 @@ def test_each_reason_says_what_was_seen_the_limit_and_what_to_do(name: str) -> N
     assert len(reason["remedy"]) > 20
 
 
-def test_the_lag_is_held_against_the_pace_of_tokens() -> None:
-    """At 200 ms a token 19 ms of lag are within 10 %, and 95 ms within half: kept, but marked."""
+def test_the_limit_of_the_lag_is_a_share_of_tpot() -> None:
+    """With a TPOT of 200 ms the limits are 20 ms (10 %) and 100 ms (50 %)."""
     slow = steady_records(2, 301, service_ms=1000.0)
 
     assert verdict(of(slow, late_client(19)), "loop_lag") == "TRUSTED"
@@ -324,16 +324,16 @@ def test_the_lag_is_held_against_the_pace_of_tokens() -> None:
     assert verdict(of(slow, late_client(101)), "loop_lag") == "INVALID"
 
 
-def test_answers_without_a_pace_hold_the_lag_against_their_ttft() -> None:
-    """One token after 500 ms each: 40 ms of lag are within 10 % of that."""
+def test_the_limit_of_the_lag_is_a_share_of_ttft_without_tpot() -> None:
+    """With answers of one token after 500 ms the limit of the lag is 50 ms."""
     prefill = steady_records(2, 301, service_ms=500.0, tokens=1)
 
     assert verdict(of(prefill, late_client(40)), "loop_lag") == "TRUSTED"
     assert verdict(of(prefill, late_client(60)), "loop_lag") == "DEGRADED"
 
 
-def test_the_send_delay_is_held_against_the_ttft() -> None:
-    """40 ms late before a TTFT of 1 s are within 5 %; before 100 ms they are far out."""
+def test_the_limit_of_the_send_delay_is_a_share_of_ttft() -> None:
+    """40 ms are within 5 % of a TTFT of 1 s, and more than 25 % of a TTFT of 100 ms."""
     late = [40.0] * 400
 
     slow = of(open_loop(late, ttft_ms=1000.0), load=OPEN)
@@ -345,7 +345,7 @@ def test_the_send_delay_is_held_against_the_ttft() -> None:
 
 
 def test_a_sent_burst_of_first_requests_is_not_late() -> None:
-    """All slots start at once: nobody asked for the last of them at the moment of the first."""
+    """The first request of each slot has no due time, so its delay does not count."""
     records = [
         known_record(i, [(sent + 50, 1), (sent + 100, 4)], scheduled_ms=0.0, sent_ms=sent)
         for i in range(64)
@@ -358,8 +358,8 @@ def test_a_sent_burst_of_first_requests_is_not_late() -> None:
     assert found["measured"]["turn_round"]["value"] == pytest.approx(68.5)
 
 
-def test_turning_round_is_held_against_what_a_slot_does() -> None:
-    """8 ms between answers of 1 s are no load that is missed; between answers of 20 ms they are."""
+def test_the_limit_of_turn_round_is_a_share_of_e2e_latency() -> None:
+    """8 ms between answers of 1 s are TRUSTED; between answers of 20 ms they are DEGRADED."""
     long = [
         known_record(i, [(sent + 50, 1), (sent + 1000, 4)], scheduled_ms=sent - 8, sent_ms=sent)
         for i in range(40)
@@ -370,15 +370,15 @@ def test_turning_round_is_held_against_what_a_slot_does() -> None:
     assert verdict(_turn_round(8.0), "turn_round") == "DEGRADED"
 
 
-def test_connecting_is_not_the_client_s_delay() -> None:
-    """A handshake of 80 ms before each send is the way to the server."""
+def test_connecting_is_not_part_of_the_send_delay() -> None:
+    """A handshake of 80 ms before each send does not count against the client."""
     records = [replace(one, connect_ns=80 * MS) for one in open_loop([80.5] * 400)]
 
     assert of(records, load=OPEN)["measured"]["send_delay"]["value"] == pytest.approx(0.5)
 
 
-def test_a_cap_s_wait_is_named_and_not_blamed_on_the_client() -> None:
-    """Ten a second before one place of 500 ms wait for up to 2.8 s, the client for nothing."""
+def test_waiting_for_a_cap_is_not_part_of_the_send_delay() -> None:
+    """Conversations that wait for the cap give the warning `cap_reached` and a TRUSTED client."""
     records = [
         known_record(i, [(sent + 100, 1), (sent + 500, 4)], scheduled_ms=100.0 * i, sent_ms=sent)
         for i in range(8)
@@ -398,8 +398,8 @@ def test_a_cap_s_wait_is_named_and_not_blamed_on_the_client() -> None:
     assert named.message.startswith("7 conversations waited for one of 1 places, for up to 2.80 s")
 
 
-def test_a_client_that_is_slow_on_top_of_a_cap_is_still_seen() -> None:
-    """Two places; what comes after one is free is the client's: 40 ms each time."""
+def test_a_send_delay_beyond_the_cap_is_measured() -> None:
+    """A client that sends 40 ms after a slot is free has a send delay of 40 ms."""
     records = [
         known_record(i, [(sent + 100, 1), (sent + 960, 4)], scheduled_ms=float(i), sent_ms=sent)
         for i in range(40)
@@ -411,10 +411,10 @@ def test_a_client_that_is_slow_on_top_of_a_cap_is_still_seen() -> None:
     assert found["measured"]["send_delay"]["value"] == pytest.approx(40.0, abs=0.1)
 
 
-def test_each_worker_has_its_own_places_under_a_cap() -> None:
-    """Two workers share a cap of two: every other conversation waits for the one place of its own.
+def test_each_worker_has_its_own_slots_under_a_cap() -> None:
+    """Two workers share a cap of two, so each conversation waits for the one slot of its worker.
 
-    The long ones all fall to the first worker, so they wait though the other's place is free.
+    The first worker gets all long conversations, which wait although the other slot is free.
     """
     records = []
     free_ms = [0.0, 0.0]
@@ -430,11 +430,11 @@ def test_each_worker_has_its_own_places_under_a_cap() -> None:
     one = of(records, load=load)
 
     assert two["verdict"] == "TRUSTED"
-    assert verdict(one, "send_delay") == "DEGRADED"  # of 20 readings no P99 says more
+    assert verdict(one, "send_delay") == "DEGRADED"  # 20 readings are too few for INVALID
 
 
 def test_a_client_stopped_95_ms_of_every_100_is_invalid() -> None:
-    """Readings fall on all parts of the pause alike: 90 ms late and more at P99, at no CPU."""
+    """A client that is stopped most of the time has a P99 lag above 90 ms at low CPU use."""
     lag = {"p50": 45 * MS, "p99": 94 * MS, "max": 95 * MS, "n": 4854}
     stopped = known_client(known_worker(cpu_s=0.4, loop_lag_ns=lag))
 
@@ -449,7 +449,7 @@ def test_a_client_stopped_95_ms_of_every_100_is_invalid() -> None:
 
 
 def test_the_remedy_of_a_busy_client_is_twice_the_processes() -> None:
-    """Three processes of which one is at its end: `--workers 6`, or in a sweep `workers: 6`."""
+    """With three client processes the remedy suggests six."""
     workers = [known_worker(), known_worker(), known_worker(cpu_s=29.9)]
 
     (reason,) = of(client=known_client(*workers))["reasons"]
@@ -460,7 +460,7 @@ def test_the_remedy_of_a_busy_client_is_twice_the_processes() -> None:
 
 
 def test_the_worst_worker_counts() -> None:
-    """One of four processes is late: its lag, not the mean, is the run's."""
+    """The lag of a run is the highest lag of its workers, not the mean."""
     late = late_client(30)["workers"][0]
     workers = [known_worker(), known_worker(), late, known_worker()]
 
@@ -468,21 +468,21 @@ def test_the_worst_worker_counts() -> None:
 
 
 def test_a_phase_too_short_for_cpu_is_not_judged_by_it() -> None:
-    """Half a second in which connections were opened says nothing of the CPU."""
+    """A load phase of half a second mostly opens connections, so its CPU is not judged."""
     short = known_client(known_worker(cpu_s=0.49, wall_s=0.5))
 
     assert of(client=short)["measured"]["cpu"]["value"] is None
 
 
 def test_ports_of_a_long_run_come_back() -> None:
-    """A thousand connections over ten minutes hold a hundred ports at a time."""
+    """1,000 connections over ten minutes use 100 ports at a time."""
     client = known_client(known_worker(wall_s=600.0), ports={"available": 1000, "used": 1000})
 
     assert of(client=client)["measured"]["ports"]["value"] == pytest.approx(0.1)
 
 
 def test_a_calibration_is_of_one_process() -> None:
-    """Two processes may take twice what one was calibrated for."""
+    """Two processes may receive twice the rate that one is calibrated for."""
     rate = of_rate(steady_records(2, 301))
     calibration = {"highest_tokens_per_s": 0.6 * rate, "date": "2026-01-05"}
 
@@ -493,26 +493,26 @@ def test_a_calibration_is_of_one_process() -> None:
     assert two["verdict"] == "TRUSTED"
 
 
-def test_a_wall_clock_set_back_is_mentioned_and_no_more() -> None:
-    """No figure rests on it; jumping ahead it looks as a suspended machine does."""
-    for step_ms, told in ((-3000, "TRUSTED"), (3000, "DEGRADED")):
+def test_a_wall_clock_that_is_set_back_is_only_a_warning() -> None:
+    """A jump ahead makes the run DEGRADED, because the machine may have been suspended."""
+    for step_ms, expected in ((-3000, "TRUSTED"), (3000, "DEGRADED")):
         client = known_client(wall_clock_step_ns=step_ms * MS)
         manifest = known_manifest(client=client, clock="monotonic")
         figures = run_metrics(table_of(steady_records(2, 301)), manifest)
 
-        assert certify(figures, manifest).verdict == told
+        assert certify(figures, manifest).verdict == expected
         assert [doubt.name for doubt in run_warnings(figures, manifest)] == ["wall_clock_stepped"]
 
 
 def test_slots_left_empty_count_over_the_steady_window_only() -> None:
-    """A ramp, a drain and a whole run say nothing of how fast the client turns round."""
+    """`in_flight` is None without a steady window and in open loop."""
     assert of(steady_records(2, 3))["measured"]["in_flight"]["value"] is None
     assert of(steady_records(2, 301))["measured"]["in_flight"]["value"] == pytest.approx(0)
     assert of(open_loop([0.0] * 40), load=OPEN)["measured"]["in_flight"]["value"] is None
 
 
 def test_think_time_keeps_a_slot_busy() -> None:
-    """Two users who think for half of the time are two alive."""
+    """Two users who think for half of the time count as two conversations alive."""
     records = [
         known_record(
             4 * n + t, [(start + 10, 1), (start + 50, 4)], sent_ms=start, scheduled_ms=start,
@@ -526,8 +526,8 @@ def test_think_time_keeps_a_slot_busy() -> None:
     assert of(records)["measured"]["in_flight"]["value"] == pytest.approx(0)
 
 
-def test_what_the_sweep_allows_to_fail_makes_no_run_invalid() -> None:
-    """8 % may fail where 10 % are allowed: marked, not thrown out."""
+def test_failures_within_max_failed_share_make_no_run_invalid() -> None:
+    """8 % of failed requests are DEGRADED if 10 % are allowed, and INVALID if 1 % is."""
     records = steady_records(2, 500)
     for i in range(80):
         records[i] = replace(records[i], error_kind="timeout")
@@ -537,7 +537,7 @@ def test_what_the_sweep_allows_to_fail_makes_no_run_invalid() -> None:
 
 
 def test_the_worst_reason_comes_first() -> None:
-    """INVALID before DEGRADED, whatever the order of the limits."""
+    """INVALID reasons come before DEGRADED ones, in any order of the limits."""
     client = known_client(late_client(3)["workers"][0] | {"cpu_s": 29.9})
 
     found = of(client=client)
@@ -549,18 +549,18 @@ def test_the_worst_reason_comes_first() -> None:
 
 
 def test_the_page_has_the_table_of_the_code() -> None:
-    """docs/certificate.md and the limits cannot drift apart; each is explained below it."""
+    """The table of docs/certificate.md equals the limits, and the page explains each limit."""
     page = PAGE.read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.+?) \|$", page, re.MULTILINE)
 
     assert rows == [(limit.name, limit.measures, *limit.texts()) for limit in LIMITS]
-    explained = page.partition("## What each is")[2]
+    explained = page.partition("## What each limit means")[2]
     assert [name for name in NAMES if f"`{name}`" not in explained] == []
 
 
 @pytest.mark.parametrize(("readings", "found"), [(99, "DEGRADED"), (100, "INVALID")])
 def test_one_stall_of_a_short_run_does_not_make_it_invalid(readings: int, found: str) -> None:
-    """A P99 of few readings is the largest of them."""
+    """A P99 of fewer than 100 readings makes a run DEGRADED at most."""
     lag = {"p50": MS // 10, "p99": 60 * MS, "max": 60 * MS, "n": readings}
 
     assert verdict(of(client=known_client(known_worker(loop_lag_ns=lag))), "loop_lag") == found

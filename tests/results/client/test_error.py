@@ -1,4 +1,4 @@
-"""What a doubtful client means for effects, rows, exit codes and print."""
+"""Tests of what a DEGRADED or INVALID client changes in effects, rows, exit codes and output."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ METRICS = ("output_tokens_per_s", "ttft_ms", "tpot_ms")
 
 
 def certified(verdict: str, **errors: float | None) -> Certificate:
-    """Return a certificate with these errors; of every primary metric 0 where none is given."""
+    """Return a certificate with these errors; the error of other primary metrics is 0."""
     known = {**dict.fromkeys(METRICS, 0.0), **errors}
     return Certificate(verdict=verdict, reasons=(), measured={}, errors=known)
 
@@ -91,7 +91,7 @@ def verdicts(
 
 
 def test_an_effect_smaller_than_the_error_of_a_degraded_client_is_inconclusive() -> None:
-    """8 % of TTFT where the client may have made 10 %: not told; the other metrics stay as sure."""
+    """An effect of 8 % is INCONCLUSIVE if the client's error is 10 %; other metrics keep theirs."""
     found, notes = verdicts(1.08, certified("DEGRADED", ttft_ms=0.10, tpot_ms=0.01))
 
     assert found == {
@@ -101,7 +101,7 @@ def test_an_effect_smaller_than_the_error_of_a_degraded_client_is_inconclusive()
 
 
 def test_an_effect_larger_than_the_error_keeps_its_verdict() -> None:
-    """30 % is more than a client that is off by 10 % can have made: kept, and nothing is noted."""
+    """An effect of 30 % keeps its verdict if the client's error is 10 %, without a note."""
     found, notes = verdicts(1.3, certified("DEGRADED", ttft_ms=0.10, tpot_ms=0.10))
 
     assert set(found.values()) == {"BETTER"}
@@ -109,7 +109,7 @@ def test_an_effect_larger_than_the_error_keeps_its_verdict() -> None:
 
 
 def test_a_trusted_client_widens_nothing() -> None:
-    """Its errors may be told: they are below the limits, and no verdict changes for them."""
+    """The errors of a TRUSTED client change no verdict."""
     found, notes = verdicts(1.08, TRUSTED)
 
     assert set(found.values()) == {"BETTER"}
@@ -117,7 +117,7 @@ def test_a_trusted_client_widens_nothing() -> None:
 
 
 def test_no_difference_needs_room_for_the_error() -> None:
-    """Equal within 0.5 %: with an error of 1 % still within ±3 %, with one of 5 % nobody knows."""
+    """Equal arms are NO DIFFERENCE with an error of 1 %, and INCONCLUSIVE with one of 5 %."""
     sure, _ = verdicts(1.0, certified("DEGRADED", ttft_ms=0.01))
     unsure, _ = verdicts(1.0, certified("DEGRADED", ttft_ms=0.05))
 
@@ -126,15 +126,15 @@ def test_no_difference_needs_room_for_the_error() -> None:
     assert unsure["tpot_ms.p50"] == "NO DIFFERENCE"
 
 
-def test_an_error_that_is_not_known_leaves_no_verdict() -> None:
-    """Tokens that nobody counted: of TPOT nothing is said, however large the effect."""
+def test_an_unknown_error_is_inconclusive() -> None:
+    """If the error of a metric is unknown, even a large effect is INCONCLUSIVE."""
     found, _ = verdicts(3.0, certified("DEGRADED", tpot_ms=None))
 
     assert (found["tpot_ms.p50"], found["ttft_ms.p50"]) == ("INCONCLUSIVE", "BETTER")
 
 
 def test_the_errors_of_both_sides_add_up() -> None:
-    """6 % of each side are 12 % of their ratio, in which 10 % drown; 6 % of one side are not."""
+    """An effect of 10 % is INCONCLUSIVE with 6 % of error on both sides, not on one side."""
     degraded = certified("DEGRADED", ttft_ms=0.06)
 
     assert verdicts(1.10, degraded, degraded)[0]["ttft_ms.p50"] == "INCONCLUSIVE"
@@ -142,7 +142,7 @@ def test_the_errors_of_both_sides_add_up() -> None:
 
 
 def test_the_worst_block_counts() -> None:
-    """One DEGRADED run of ten is enough; none at all is an error of nothing."""
+    """The error is that of the worst pair; without a DEGRADED run it is 0."""
     trusted = known_row(certificate=TRUSTED)
     pairs = [(trusted, trusted)] * 4
     one = known_row(certificate=certified("DEGRADED", ttft_ms=0.2))
@@ -153,13 +153,13 @@ def test_the_worst_block_counts() -> None:
 
 
 def errors_of(records: list[Any], **manifest: Any) -> dict[str, float | None]:
-    told: dict[str, Any] = {"client": late_client(3), "clock": "monotonic", **manifest}
-    whole = known_manifest(**told)
+    facts: dict[str, Any] = {"client": late_client(3), "clock": "monotonic", **manifest}
+    whole = known_manifest(**facts)
     return dict(certify(run_metrics(table_of(records), whole), whole).errors)
 
 
 def test_the_errors_are_the_lag_over_what_is_measured() -> None:
-    """3 ms of lag: 15 % of a TTFT of 20 ms, 3.75 % of the 80 ms from first to last token."""
+    """3 ms of lag are 15 % of a TTFT of 20 ms, and 3.75 % of 80 ms from first to last token."""
     errors = errors_of(steady_records(2, 301))
 
     assert errors["ttft_ms"] == pytest.approx(3 / 20)
@@ -169,7 +169,7 @@ def test_the_errors_are_the_lag_over_what_is_measured() -> None:
 
 
 def test_from_the_schedule_the_send_delay_is_in_the_error() -> None:
-    """2 ms sent late and 3 ms of lag, of 52 ms since the request was due."""
+    """A send delay of 2 ms and a lag of 3 ms are 5 of the 52 ms since the request was due."""
     records = [
         known_record(i, [(due + 52, 1), (due + 152, 4)], scheduled_ms=due, sent_ms=due + 2)
         for i in range(400)
@@ -182,8 +182,8 @@ def test_from_the_schedule_the_send_delay_is_in_the_error() -> None:
     assert errors["ttft_ms"] == pytest.approx(3 / 50)
 
 
-def test_what_the_load_lacks_and_a_clock_that_stood_are_in_every_error() -> None:
-    """A slot empty for 5 % of the time, a jump of 0.6 s in 30: 7 % more of each figure."""
+def test_missing_load_and_a_stopped_clock_are_in_every_error() -> None:
+    """A slot empty for 5 % of the time and a jump of 0.6 s in 30 s add 7 % to each error."""
     records = [
         known_record(2 * i + slot, [(begin + 19, 1), (begin + 95, 4)], sent_ms=begin)
         for i in range(400)
@@ -197,8 +197,8 @@ def test_what_the_load_lacks_and_a_clock_that_stood_are_in_every_error() -> None
     assert errors["ttft_ms"] == pytest.approx(0.17, abs=0.001)
 
 
-def test_unknown_lag_and_uncounted_tokens_leave_the_errors_open() -> None:
-    """Not known is null, never 0."""
+def test_an_unknown_lag_or_token_count_gives_no_error() -> None:
+    """An unknown error is None, never 0."""
     counted = steady_records(2, 301)
     silent = known_client(known_worker(loop_lag_ns=None))
     uncounted = [
@@ -214,7 +214,7 @@ def test_unknown_lag_and_uncounted_tokens_leave_the_errors_open() -> None:
 
 
 def store(folder: Path, late_ms: Mapping[str, float], blocks: int = 1, **changes: Any) -> Path:
-    """Store a sweep in real time whose arms have clients that are late so much."""
+    """Store a sweep in real time; `late_ms` gives the lag of each arm's client."""
     create_sweep(folder)
     write_sweep(folder, SWEEP)
     for block in range(blocks):
@@ -239,7 +239,7 @@ CLIENTS = {"baseline": 0.2, "baseline-again": 3.0, "prefix_caching=off": 95.0}
 
 
 def test_an_invalid_run_is_in_no_effect_and_no_mean(tmp_path: Path) -> None:
-    """Its status, its reason and its figures are shown; arms and effects do without it."""
+    """The run keeps its status, reason and metrics; arms and effects leave it out."""
     summary = summarize(store(tmp_path / "s", CLIENTS)).document()
 
     runs = {run["arm"]: run for run in summary["runs"]}
@@ -260,7 +260,7 @@ def test_an_invalid_run_is_in_no_effect_and_no_mean(tmp_path: Path) -> None:
 
 
 def test_a_block_whose_client_is_invalid_leaves_the_others_in(tmp_path: Path) -> None:
-    """Two of three blocks are compared; the arm is ok, and as good as its worst block left."""
+    """The other two blocks are compared, and the arm has the worst verdict of those two."""
     folder = store(tmp_path / "s", {"baseline": 0.2, "prefix_caching=off": 0.2}, blocks=2)
     manifest = known_manifest(
         key="e" * 16, arm="prefix_caching=off", block=2, flipped=OFF, clock="monotonic",
@@ -275,8 +275,8 @@ def test_a_block_whose_client_is_invalid_leaves_the_others_in(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("status", ["failed", "void"])
-def test_what_went_wrong_otherwise_keeps_its_name(tmp_path: Path, status: str) -> None:
-    """A void or failed run stays one, however bad its client was."""
+def test_a_failed_or_void_run_keeps_its_status(tmp_path: Path, status: str) -> None:
+    """An INVALID client does not change the status of a void or failed run."""
     folder = store(tmp_path / "s", {"baseline": 95.0}, status=status, reason="so it was")
 
     (run,) = summarize(folder).runs
@@ -287,8 +287,8 @@ def test_what_went_wrong_otherwise_keeps_its_name(tmp_path: Path, status: str) -
     assert [one.name for one in client_reasons([replace(run, status="ok")])] == ["loop_lag"]
 
 
-def test_nothing_is_said_twice(tmp_path: Path) -> None:
-    """What the certificate holds against a run is no doubt of a check as well."""
+def test_a_reason_of_the_certificate_is_not_also_a_warning(tmp_path: Path) -> None:
+    """A warning of a run is left out if its certificate gives the same reason."""
     records = steady_records(2, 500)
     for i in range(100):
         records[i] = known_record(
@@ -316,7 +316,7 @@ def test_nothing_is_said_twice(tmp_path: Path) -> None:
 def test_a_report_of_an_invalid_client_is_exit_1(
     tmp_path: Path, late_ms: float, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """TRUSTED and DEGRADED runs are good; one INVALID run is not vouched for."""
+    """TRUSTED and DEGRADED runs give exit code 0; one INVALID run gives 1."""
     folder = store(tmp_path / "s", {"baseline": 0.2, "prefix_caching=off": late_ms})
 
     assert main(["report", str(folder), "--json"]) == code
@@ -335,7 +335,7 @@ def test_a_load_by_an_invalid_client_is_exit_1(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """`harness load` prints the certificate beside the figures, and does not vouch for INVALID."""
+    """`harness load` prints the certificate, and its exit code is 1 for an INVALID client."""
     summary = summarize(store(tmp_path / "s", {"baseline": late_ms}))
     server = SimpleNamespace(engine_version="1", engine_kind="real", max_model_len=None)
     monkeypatch.setattr(load_plan, "attach", lambda *_, **__: server)
@@ -356,15 +356,15 @@ def block_of(folder: Path, client: dict[str, Any] | None, **changes: Any) -> lis
 
 
 def test_a_trusted_client_is_one_line_of_the_block(tmp_path: Path) -> None:
-    """It stands right below the figures, and needs no more words."""
+    """TRUSTED is one line below the metrics, without reasons."""
     lines = block_of(tmp_path / "s", known_client())
 
     place = lines.index("=" * 50)
     assert lines[place + 1 : place + 3] == ["Client certificate: TRUSTED", "window: steady"]
 
 
-def test_the_block_tells_each_reason_and_each_remedy_once(tmp_path: Path) -> None:
-    """Two reasons with one remedy; nothing is wider than 100 columns."""
+def test_the_block_prints_each_reason_and_each_remedy_once(tmp_path: Path) -> None:
+    """Two reasons with the same remedy print it once, at most 100 columns wide."""
     worker = late_client(3)["workers"][0] | {"cpu_s": 29.7}
 
     lines = block_of(tmp_path / "s", known_client(worker))
@@ -383,8 +383,8 @@ def test_the_block_tells_each_reason_and_each_remedy_once(tmp_path: Path) -> Non
     assert max(map(len, lines)) <= 100
 
 
-def test_a_run_without_a_certificate_says_why(tmp_path: Path) -> None:
-    """An older run is not called trusted."""
+def test_a_run_without_a_certificate_prints_the_reason(tmp_path: Path) -> None:
+    """An older run has no verdict, and the reason is printed."""
     lines = block_of(tmp_path / "s", None)
 
     place = lines.index("Client certificate: none")
@@ -392,7 +392,7 @@ def test_a_run_without_a_certificate_says_why(tmp_path: Path) -> None:
 
 
 def test_the_csv_has_the_verdict(tmp_path: Path) -> None:
-    """One column for those who filter runs in a spreadsheet."""
+    """The CSV has a column with the verdict of each run."""
     folder = store(tmp_path / "s", CLIENTS)
     main(["report", str(folder), "--json"])
 

@@ -191,7 +191,7 @@ def test_a_client_that_falls_behind_the_schedule_is_noticed() -> None:
 
     doubt = doubts_of(records, load={**OPEN, "value": 100.0})["load_not_delivered"]
 
-    assert doubt.message == "62.5 conversations/s were started, the schedule has 100"
+    assert doubt.message == "62.5 conversations/s were started, 100 were scheduled"
 
 
 def test_one_late_send_is_no_failure_to_deliver() -> None:
