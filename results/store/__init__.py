@@ -1,4 +1,4 @@
-"""The folder of a sweep: records and manifests, written and read."""
+"""Reading and writing the folder of a sweep: records and manifests."""
 
 from harness.results.store.client_facts import ClientFacts, WorkerFacts
 from harness.results.store.manifest import (

@@ -1,4 +1,4 @@
-"""What the client of a run measured of itself, as its manifest holds it."""
+"""The types of a client's own measurements in the manifest of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness.results.store.manifest_part import ManifestPart, Number
 
 
 class LoopLagFacts(ManifestPart):
-    """How late the event loop of a client process woke, in ns; `n` readings."""
+    """Lag of the event loop of a client process in ns, over `n` readings."""
 
     p50: Number | None = None
     p99: Number | None = None
@@ -17,7 +17,7 @@ class LoopLagFacts(ManifestPart):
 
 
 class WorkerFacts(ManifestPart):
-    """What one client process measured of itself."""
+    """Measurements of one client process."""
 
     priority: str | None = None
     cpu_s: float | None = None
@@ -30,21 +30,21 @@ class WorkerFacts(ManifestPart):
 
 
 class OpenFiles(ManifestPart):
-    """The most files that a client process had open, and how many it may have."""
+    """The peak of open files of a client process, and its limit."""
 
     limit: int | None = None
     most: int | None = None
 
 
 class LocalPorts(ManifestPart):
-    """The ports that connections took, and how many there are to one address."""
+    """The ports that connections used, and the ports available for one address."""
 
     available: int | None = None
     used: int | None = None
 
 
 class CalibrationFacts(ManifestPart):
-    """The calibration of the client on this machine; its file has more than is read here."""
+    """The calibration of the client on this machine; its file has more fields."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -52,7 +52,7 @@ class CalibrationFacts(ManifestPart):
 
 
 class ClientFacts(ManifestPart):
-    """What a run's client measured of itself: the facts behind its certificate."""
+    """Measurements of a run's client, the input of its certificate."""
 
     kind: str | None = None
     workers: tuple[WorkerFacts, ...] = ()

@@ -1,6 +1,6 @@
-"""What `manifest.json` holds: the type of one stored run, checked when it is written and read.
+"""The types of `manifest.json` and `sweep.json`, checked when they are written and read.
 
-An absent value is None. Numbers keep the form in which they were counted: a whole one stays whole.
+An absent value is None. Integers stay integers.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from harness.results.store.manifest_part import ManifestPart, Number
 FORMAT: Literal[1] = 1
 Document = TypeVar("Document", bound=BaseModel)
 JSON_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
-_NAMED = 3  # problems of a document that are named one by one
+_NAMED = 3  # problems of a document that the error lists
 
 
 class LoadFacts(ManifestPart):
-    """The load of a run: how many conversations at once, or how many a second."""
+    """The load of a run: concurrency, request rate or trace."""
 
     mode: Literal["concurrency", "rate", "trace"]
-    value: Number | None = None  # concurrency, or conversations a second; None: a trace has its own
+    value: Number | None = None  # concurrency, or conversations per second; None for a trace
     requests: int | None = None
     duration_s: float | None = None
     arrivals: str | None = None
@@ -35,7 +35,7 @@ class LoadFacts(ManifestPart):
     limit: int | None = None  # rows of a trace
     speedup: float | None = None
     output_tokens: str | None = None
-    warmup: Number | None = None  # seconds of an open loop that no rate counts
+    warmup: Number | None = None  # seconds of an open loop that are left out of rates
     warmup_requests: int | None = None  # sent before the measured ones
 
     @model_validator(mode="after")
@@ -46,24 +46,24 @@ class LoadFacts(ManifestPart):
 
     @property
     def is_open_loop(self) -> bool:
-        """Whether requests are due at times of their own, not when a slot becomes free."""
+        """Whether requests are due at scheduled times, not when a slot becomes free."""
         return self.mode != "concurrency"
 
     @property
     def concurrency(self) -> int:
-        """The slots of a closed loop."""
-        return int(self.value or 0)  # never absent there: checked when it was read
+        """The number of slots of a closed loop."""
+        return int(self.value or 0)  # the validator requires a value in closed loop
 
 
 class HardwareFacts(ManifestPart):
     """The GPUs that a sweep file names."""
 
     gpu: str
-    count: int | None  # None: of a server that somebody else started nothing is known
+    count: int | None  # None: unknown, for a server that the harness did not start
 
 
 class ToggleFlip(ManifestPart):
-    """One toggle in which an arm differs from its baseline, by labels."""
+    """One toggle in which an arm differs from its baseline, as labels."""
 
     value: str
     base: str
@@ -80,7 +80,7 @@ class Evidence(ManifestPart):
 
 
 class CounterMoves(ManifestPart):
-    """How far the server's counters moved over the run; None: not counted."""
+    """Increase of the server's counters during the run; None: not counted."""
 
     prompt_tokens: Number | None = None
     cached_prompt_tokens: Number | None = None
@@ -105,7 +105,7 @@ class CounterMoves(ManifestPart):
 
 
 class CacheExcess(ManifestPart):
-    """A request that found more cached tokens than it can share with earlier ones."""
+    """A request with more cached tokens than it shares with earlier requests."""
 
     request_id: str
     cached_tokens: int
@@ -113,7 +113,7 @@ class CacheExcess(ManifestPart):
 
 
 class CacheFacts(ManifestPart):
-    """The state of the prefix cache at the start of a run, and what the answers show of it."""
+    """The state of the prefix cache at the start of a run, and its check by the answers."""
 
     state: str  # cold | primed | steady
     salted: bool | None = None
@@ -143,19 +143,19 @@ class PromptOverlap(ManifestPart):
 
     prompt_tokens: int
     shared_tokens: int
-    hidden_tokens: int  # seen before, behind the first token that differs
+    hidden_tokens: int  # repeated, but after the first unique token
     diverge_after_tokens: float  # median
 
 
 class StepFloor(ManifestPart):
-    """The least time of a decode step: reading the weights, and the KV of each token of context."""
+    """The minimum time of a decode step: reading the weights, and the KV of each context token."""
 
     step_s: float
     context_token_s: float
 
 
 class RoofFacts(ManifestPart):
-    """The least times that bandwidth and arithmetic allow for what a run measured."""
+    """The minimum step times of a run by memory bandwidth and arithmetic."""
 
     decode_step_s: float
     decode_bound: str | None = None
@@ -167,7 +167,7 @@ class RoofFacts(ManifestPart):
 
 
 class PredictionFacts(ManifestPart):
-    """What a prediction of a run rests on, or why there is none."""
+    """The basis and the error of a prediction, or the reason for its absence."""
 
     absent: str | None = None
     basis: str | None = None
@@ -177,16 +177,16 @@ class PredictionFacts(ManifestPart):
 
 
 class EngineFacts(ManifestPart):
-    """What an engine reports of itself; each has values of its own beside those read here."""
+    """Facts that an engine reports about itself; each engine adds fields of its own."""
 
-    model_config = ConfigDict(extra="allow", strict=False)  # as a server writes its numbers
+    model_config = ConfigDict(extra="allow", strict=False)  # servers format numbers differently
 
     kv_tokens: int | None = None
     block_size: int | None = None
     running_limit: int | None = None
     max_model_len: int | None = None
-    assumptions: tuple[str, ...] = ()  # of simulated times
-    accuracy: tuple[str, ...] = ()  # how far off these are known to be
+    assumptions: tuple[str, ...] = ()  # behind simulated times
+    accuracy: tuple[str, ...] = ()  # known errors of simulated times
 
 
 class WarmUpFacts(ManifestPart):
@@ -194,15 +194,15 @@ class WarmUpFacts(ManifestPart):
 
     ramp_ns: int = 0  # mean service time of the last round; the slots start spread over it
     round_s: tuple[float, ...] = ()  # first send to last byte of each round
-    settled: bool | None = None  # two rounds in a row took the same time; None: not compared
+    settled: bool | None = None  # two consecutive rounds took the same time; None: not compared
 
 
 class MachineFacts(ManifestPart):
-    """How busy the machine of the client was while a run was measured."""
+    """Load of the client's machine during a run."""
 
-    load_average_before: float | None = None  # of the last minute
+    load_average_before: float | None = None  # over one minute
     load_average_after: float | None = None
-    stolen_share: float | None = None  # of processor time, taken by other virtual machines
+    stolen_share: float | None = None  # share of CPU time that other virtual machines took
     cpu_mhz_before: float | None = None
     cpu_mhz_after: float | None = None
 
@@ -219,31 +219,31 @@ class HostFacts(ManifestPart):
 
 
 class SloFacts(ManifestPart):
-    """The limits of a good request, in ms; None: no such limit."""
+    """The latency limits of a good request, in ms; None: no limit."""
 
     ttft_ms: float | None = None
     tpot_ms: float | None = None
     e2e_ms: float | None = None
 
     def limits(self) -> dict[str, float]:
-        """Return the limits that are set, by latency."""
+        """Return latency → limit, for the limits that are set."""
         return {name: limit for name, limit in self if limit is not None}
 
 
 class RequestFacts(ManifestPart):
-    """What a user set of every request of a run."""
+    """The user's settings for every request of a run."""
 
     api: str = "completions"
     body: Mapping[str, Any] = {}  # fields merged into the body
-    headers: tuple[str, ...] = ()  # their names: values are stored nowhere
+    headers: tuple[str, ...] = ()  # names only; values are never stored
     lora: Mapping[str, float] = {}  # adapter → share of the requests
     verify_tls: bool | str = True  # a text: the file with the authorities
 
 
 class RunFacts(ManifestPart):
-    """What is known of a run before it starts, as the plan in `sweep.json` lists it."""
+    """The facts of a run before it starts, as listed in `sweep.json`."""
 
-    model_config = ConfigDict(extra="ignore")  # a reader of a plan needs no more than this
+    model_config = ConfigDict(extra="ignore")  # the plan has more fields than its readers need
 
     key: str
     arm: str
@@ -258,7 +258,7 @@ class RunFacts(ManifestPart):
     flipped: Mapping[str, ToggleFlip] = {}
     workload: str
     workload_kind: str | None = None
-    request: RequestFacts | None = None  # None: requests as the harness makes them
+    request: RequestFacts | None = None  # None: the default requests of the harness
     load: LoadFacts
     seed: int | None = None
     status: str
@@ -266,7 +266,7 @@ class RunFacts(ManifestPart):
 
 
 class RunManifest(RunFacts):
-    """One stored run: what it was, what it did, and the SHA-256 of its records."""
+    """One stored run: its settings, its results, and the SHA-256 of its records."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -281,7 +281,7 @@ class RunManifest(RunFacts):
     clock_origin_ns: int | None = None
     client: ClientFacts | None = None
     counters: CounterMoves = CounterMoves()
-    counters_left_out: str | None = None  # why they are not those of this run; None: they are
+    counters_left_out: str | None = None  # why the counters are not used; None: they are used
     evidence: Mapping[str, Evidence] = {}
     facts: EngineFacts = EngineFacts()
     cache: CacheFacts | None = None
@@ -305,7 +305,7 @@ class RunManifest(RunFacts):
 
 
 class StoredSweep(ManifestPart):
-    """`sweep.json`, as far as results read it: what was planned, and the text of the sweep file."""
+    """The fields of `sweep.json` that results read: the plan and the text of the sweep file."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -317,7 +317,7 @@ class StoredSweep(ManifestPart):
     seed: int
     planned: tuple[RunFacts, ...]
     file: str | None = None
-    sweep: str | None = None  # the text of the file
+    sweep: str | None = None  # the text of the sweep file
     harness_version: str | None = None
     slo: SloFacts | None = None
     price_per_gpu_hour: float | None = None
@@ -328,25 +328,25 @@ class StoredSweep(ManifestPart):
 
 
 def parsed(kind: type[Document], text: str) -> Document:
-    """Parse a JSON text into its type; raise `ValueError` with all that is wrong in one line."""
+    """Parse a JSON text into its type; raise `ValueError` with all problems in one line."""
     try:
         return kind.model_validate_json(text)
     except ValidationError as cause:
         found = cause.errors(include_url=False, include_context=False, include_input=False)
         missing = [".".join(map(str, one["loc"])) for one in found if one["type"] == "missing"]
-        lines = [f"lacks {', '.join(missing)}"] if missing else []
+        lines = [f"missing {', '.join(missing)}"] if missing else []
         lines += [_problem(one) for one in found if one["type"] != "missing"]
         more = [f"{len(lines) - _NAMED} more problems"] if len(lines) > _NAMED else []
         raise ValueError("; ".join([*lines[:_NAMED], *more])) from cause
 
 
 def manifest_of(facts: Mapping[str, Any]) -> RunManifest:
-    """Return a manifest from plain values; raise `ValueError` for one that its type refuses."""
+    """Build a manifest from plain values; raise `ValueError` if a value is invalid."""
     return parsed(RunManifest, json.dumps(finite(facts)))
 
 
 def finite(value: Any) -> Any:
-    """Return a copy made of plain JSON values; a number that is not finite becomes None."""
+    """Return a copy of plain JSON values, with None for every number that is not finite."""
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""What every part of a manifest shares: it is frozen, and refuses what it does not know."""
+"""The base class of all parts of a manifest."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ Number = int | float
 
 
 class ManifestPart(BaseModel):
-    """A frozen part of a manifest: values have their types already, and no key is unknown."""
+    """A frozen part of a manifest that rejects unknown keys and converts no types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

@@ -1,4 +1,4 @@
-"""The only place that turns records into Parquet columns and back."""
+"""Conversion of records to Parquet columns and back."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ _PLAIN = [name for name in SCHEMA.names if name != "token_events"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RecordTable:
-    """All requests of one run as columns; what metrics are computed from.
+    """All requests of one run as columns, the input of every metric.
 
     The token events of request i are entries `offsets[i]:offsets[i + 1]` of the two flat arrays.
     """
 
-    columns: pd.DataFrame  # one row a request: every field of the record but `token_events`
+    columns: pd.DataFrame  # one row per request: every field of the record except `token_events`
     offsets: NDArray[np.int64]  # shape (requests + 1,), first entry 0
     event_time_ns: NDArray[np.int64]  # shape (events,)
     event_tokens: NDArray[np.int64]  # shape (events,)
@@ -70,15 +70,14 @@ class RecordTable:
 
 
 def table_of(records: Sequence[RequestRecord]) -> RecordTable:
-    """Return the columns of `records`, equal to what is read back after `write_records`."""
+    """Return the columns of `records`, equal to those that `read_records` returns."""
     return _from_arrow(_to_arrow(records))
 
 
 def write_records(path: Path, records: Sequence[RequestRecord]) -> None:
     """Write `records` as one Parquet file.
 
-    Times grow steadily, so they are stored as differences; a dictionary of them would be a
-    second copy of the column.
+    Times are stored as differences, because they increase. A dictionary would repeat the column.
     """
     times, tokens = (f"token_events.list.element.{name}" for name in ("time_ns", "tokens"))
     pq.write_table(
@@ -93,8 +92,8 @@ def write_records(path: Path, records: Sequence[RequestRecord]) -> None:
 def read_records(path: Path) -> RecordTable:
     """Return the columns stored in `path`.
 
-    Raises `ValueError` for a file that is no Parquet or has other columns, `OSError` for one that
-    cannot be read.
+    Raises `ValueError` if the file is not Parquet or has other columns, and `OSError` if it cannot
+    be read.
     """
     table = pq.ParquetFile(path).read()
     if not table.schema.equals(SCHEMA):
@@ -103,7 +102,7 @@ def read_records(path: Path) -> RecordTable:
 
 
 def to_records(table: RecordTable) -> list[RequestRecord]:
-    """Return the records again, one object a request."""
+    """Convert a table back into records."""
     events = np.stack([table.event_time_ns, table.event_tokens], axis=1)
     columns = table.columns.astype(object)
     rows = columns.where(columns.notna(), None).to_dict(orient="records")
@@ -147,5 +146,5 @@ def _from_arrow(table: Any) -> RecordTable:
 
 
 def _pandas_type(kind: Any) -> Any:
-    """Return a pandas type that knows absent values; without one, whole numbers become floats."""
+    """Return the pandas type with absent values; without it, integers become floats."""
     return pd.Int64Dtype() if pa.types.is_integer(kind) else None

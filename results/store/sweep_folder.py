@@ -1,12 +1,12 @@
-"""The only place that knows where results lie on disk, and in which format.
+"""The layout of results on disk.
 
-    <sweep folder>/sweep.json            what was planned, written before the first run
-                   <run>/manifest.json   what one run was and did, and the SHA-256 of its records
-                   <run>/records.parquet what was seen of each of its requests
-                   <run>/predicted.parquet  of a real engine's run, where it was predicted: the same
-                                         requests as the embedded engine would have answered them
+    <sweep folder>/sweep.json               the plan, written before the first run
+                   <run>/manifest.json      settings and results of one run, SHA-256 of its records
+                   <run>/records.parquet    one record per request
+                   <run>/predicted.parquet  for a predicted run of a real engine: the same requests
+                                            as answered by the embedded engine
 
-A run appears whole or not at all: it is written beside its place and then renamed.
+A run is written to a hidden folder and then renamed, so a reader never sees a part of it.
 """
 
 from __future__ import annotations
@@ -31,32 +31,31 @@ from harness.results.store.records import RequestRecord
 
 SWEEP_FILE, MANIFEST_FILE, RECORDS_FILE = "sweep.json", "manifest.json", "records.parquet"
 PREDICTED_FILE = "predicted.parquet"
-_KEY_LENGTH = 12  # of a run's key in its folder's name: 48 bits, plenty within one sweep
+_KEY_LENGTH = 12  # characters of a run's key in its folder name: 48 bits
 
 
 class StoreError(Exception):
-    """Stored results that cannot be written or read, for a reason the user can mend."""
+    """Stored results that cannot be written or read, for a reason that the user can fix."""
 
 
 class StoredRun(NamedTuple):
-    """One run as it was stored."""
+    """One stored run."""
 
     manifest: RunManifest
     records: RecordTable
-    predicted: RecordTable | None = None  # the same requests on the embedded engine
+    predicted: RecordTable | None = None  # the same requests, predicted by the embedded engine
 
 
 def create_sweep(directory: Path) -> Path:
     """Create the empty folder of a new sweep, and return it.
 
-    Raises `StoreError` where something of that name exists: a second sweep never overwrites a
-    first.
+    Raises `StoreError` if the path exists, so that no sweep overwrites another.
     """
     try:
         directory.mkdir(parents=True)
     except FileExistsError as cause:
         error = StoreError(f"{directory}: exists already; a sweep needs a new folder")
-        error.add_note("name another one with --out, or move this one away")
+        error.add_note("choose another folder with --out, or move this one")
         raise error from cause
     except OSError as cause:
         raise _unwritable(directory, cause) from cause
@@ -64,7 +63,7 @@ def create_sweep(directory: Path) -> Path:
 
 
 def run_folder(sweep_dir: Path, key: str) -> Path:
-    """Return where the run of this key is stored, whether or not it is there."""
+    """Return the folder for the run with this key; it may not exist."""
     return sweep_dir / key[:_KEY_LENGTH]
 
 
@@ -77,8 +76,8 @@ def write_run(
 ) -> Path:
     """Store a run and its predicted records, and return its folder.
 
-    A process killed in between leaves a hidden folder that no reader looks at. Raises
-    `StoreError` when the run exists already or the disk refuses.
+    A process killed in between leaves a hidden folder that readers ignore. Raises `StoreError` if
+    the run exists already or the folder cannot be written.
     """
     folder = run_folder(sweep_dir, key)
     if folder.exists():
@@ -97,26 +96,26 @@ def write_run(
     except OSError as cause:
         raise _unwritable(folder, cause) from cause
     finally:
-        shutil.rmtree(partial, ignore_errors=True)  # an interrupt leaves nothing half done
+        shutil.rmtree(partial, ignore_errors=True)  # also after an interrupt
     return folder
 
 
 def write_sweep(sweep_dir: Path, sweep: Mapping[str, Any]) -> Path:
-    """Write `sweep.json`, what was planned, and return its path."""
+    """Write the plan to `sweep.json`, and return its path."""
     return write_json(sweep_dir / SWEEP_FILE, {**sweep, "format": FORMAT})
 
 
 def read_sweep(sweep_dir: Path) -> StoredSweep:
-    """Return what was planned for the sweep in this folder.
+    """Return the plan of the sweep in this folder.
 
-    Raises `StoreError` for a folder that is missing, holds no sweep, or one of another format.
+    Raises `StoreError` if the folder is missing, is not a sweep, or has another format.
     """
     if not sweep_dir.is_dir():
         error = StoreError(f"{sweep_dir}: no such folder; expected the folder of a sweep")
-        error.add_note("`harness run` prints the folder that it wrote at its end")
+        error.add_note("`harness run` prints the path of its folder when it ends")
         raise error
     if not (sweep_dir / SWEEP_FILE).is_file():
-        error = StoreError(f"{sweep_dir}: not the folder of a sweep: it holds no {SWEEP_FILE}")
+        error = StoreError(f"{sweep_dir}: not the folder of a sweep: {SWEEP_FILE} is missing")
         if inside := sorted(path.parent.name for path in sweep_dir.glob(f"*/{SWEEP_FILE}")):
             error.add_note(f"sweeps inside it: {', '.join(inside)}")
         raise error
@@ -124,10 +123,10 @@ def read_sweep(sweep_dir: Path) -> StoredSweep:
 
 
 def read_runs(sweep_dir: Path) -> Iterator[StoredRun]:
-    """Yield the stored runs of a sweep one by one, in the order of their folders' names.
+    """Yield the stored runs of a sweep in the order of their folder names.
 
-    Lazily, since a run may hold millions of token times. Raises `StoreError` for a run of another
-    format, with unreadable files, or with records that are not those that the run wrote.
+    Each run is read when it is needed, because it may contain millions of token times. Raises
+    `StoreError` if a run has another format, unreadable files, or records with another SHA-256.
     """
     for path in sorted(sweep_dir.glob(f"*/{MANIFEST_FILE}")):
         if not path.parent.name.startswith("."):
@@ -141,19 +140,19 @@ def read_runs(sweep_dir: Path) -> Iterator[StoredRun]:
 
 
 def write_json(path: Path, value: Any) -> Path:
-    """Write `value` as JSON with sorted keys, whole or not at all, and return the path.
+    """Write `value` atomically as JSON with sorted keys, and return the path.
 
-    NaN and infinity are no JSON and become null. Raises `StoreError` when the disk refuses.
+    NaN and infinity are not JSON and become null. Raises `StoreError` if the write fails.
     """
     text = json.dumps(finite(value), allow_nan=False, sort_keys=True, indent=1)
     return write_text(path, text + "\n")
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write `text` as UTF-8, whole or not at all, and return the path; raises `StoreError`."""
+    """Write `text` atomically as UTF-8, and return the path; raise `StoreError`."""
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(text, encoding="utf-8", errors="replace")  # of names that are not UTF-8
+        partial.write_text(text, encoding="utf-8", errors="replace")  # names may not be UTF-8
         partial.replace(path)
     except OSError as cause:
         raise _unwritable(path, cause) from cause
@@ -180,7 +179,7 @@ def _read_table(path: Path, digest: str | None) -> RecordTable:
         if _sha256(path) != digest:
             raise _changed(path)
         return read_records(path)
-    except (OSError, ValueError) as cause:  # pyarrow's own errors are kinds of these
+    except (OSError, ValueError) as cause:  # pyarrow's errors are subclasses of these
         raise _unreadable(path, str(cause)) from cause
 
 
@@ -194,7 +193,7 @@ def _changed(path: Path) -> StoreError:
         f"{path}: not the records that this run wrote: their SHA-256 differs from "
         f"records_sha256 in {MANIFEST_FILE}"
     )
-    error.add_note("put the file of that run back, or move its folder away to go on without it")
+    error.add_note("restore the file, or move its folder out of the sweep to leave this run out")
     return error
 
 
@@ -209,7 +208,7 @@ def _other_format(path: Path, found: Any) -> StoreError:
 
 def _unreadable(path: Path, why: str) -> StoreError:
     error = StoreError(f"{path}: cannot be read: {why}")
-    error.add_note("move the folder that holds it away to go on without it")
+    error.add_note("move its folder away to continue without it")
     return error
 
 

@@ -337,7 +337,9 @@ def test_a_load_by_an_invalid_client_is_exit_1(
 ) -> None:
     """`harness load` prints the certificate, and its exit code is 1 for an INVALID client."""
     summary = summarize(store(tmp_path / "s", {"baseline": late_ms}))
-    server = SimpleNamespace(engine_version="1", engine_kind="real", max_model_len=None)
+    server = SimpleNamespace(
+        engine_version="1", engine_kind="real", max_model_len=None, until_ready=None
+    )
     monkeypatch.setattr(load_plan, "attach", lambda *_, **__: server)
     monkeypatch.setattr(load_command, "run_alone", lambda *_: summary)
 

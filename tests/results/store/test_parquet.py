@@ -52,7 +52,7 @@ _RECORDS = st.builds(
 
 
 def _plain(record: RequestRecord) -> dict[str, Any]:
-    """Return the fields in a form that can be compared; numpy's arrays cannot."""
+    """Return the fields with lists instead of numpy arrays, which cannot be compared."""
     plain = {field.name: getattr(record, field.name) for field in fields(record)}
     return {**plain, "token_events": record.token_events.tolist()}
 
@@ -60,7 +60,7 @@ def _plain(record: RequestRecord) -> dict[str, Any]:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_RECORDS, max_size=6))
 def test_records_survive_the_file_unchanged(records: list[RequestRecord]) -> None:
-    """Whatever was recorded comes back the same, absent values and nanoseconds beyond 2^53 too."""
+    """Reading returns what was written, with absent values and nanoseconds above 2^53."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "records.parquet"
         write_records(path, records)
@@ -78,7 +78,7 @@ finish_reason error_kind error
 
 
 def test_columns_are_those_of_the_standard(tmp_path: Path) -> None:
-    """The file has the columns that the metrics standard lists, in its order, packed by zstd."""
+    """The file has the columns of the metrics standard, in its order, compressed with zstd."""
     path = tmp_path / "records.parquet"
 
     write_records(path, [known_record(0, [(5, 2)])])
@@ -92,12 +92,12 @@ def test_columns_are_those_of_the_standard(tmp_path: Path) -> None:
 
 
 def test_schema_covers_every_field_of_the_record() -> None:
-    """A field added to the record cannot be forgotten by the file."""
+    """The file has a column for every field of the record."""
     assert set(SCHEMA.names) == {field.name for field in fields(RequestRecord)}
 
 
 def test_flat_events_of_each_request_lie_between_its_offsets() -> None:
-    """Requests without events, first, in the middle and last, shift nobody else's."""
+    """Requests without events do not shift the events of other requests."""
     records = [
         known_record(0),
         known_record(1, [(1, 1), (2, 3)]),
@@ -114,7 +114,7 @@ def test_flat_events_of_each_request_lie_between_its_offsets() -> None:
 
 
 def test_a_table_made_in_memory_equals_the_stored_one(tmp_path: Path) -> None:
-    """Metrics of a run are the same before and after it was stored."""
+    """A table of records in memory equals the table that is read from the file."""
     records = steady_records(3, 4)
     write_records(tmp_path / "r.parquet", records)
 
@@ -126,7 +126,7 @@ def test_a_table_made_in_memory_equals_the_stored_one(tmp_path: Path) -> None:
 
 
 def test_other_columns_are_refused(tmp_path: Path) -> None:
-    """A Parquet file of something else is refused, not read as a run without requests."""
+    """A Parquet file with other columns raises an error."""
     path = tmp_path / "records.parquet"
     write_records(path, [known_record(0)])
     table = pq.ParquetFile(path).read().drop_columns(["error"])

@@ -41,7 +41,7 @@ def sweep_dir(tmp_path: Path) -> Path:
 
 
 def test_a_second_sweep_never_overwrites_a_first(sweep_dir: Path) -> None:
-    """An existing folder is refused with the way out, and what it holds is untouched."""
+    """An existing folder raises an error with a remedy and is not changed."""
     before = (sweep_dir / "sweep.json").read_bytes()
 
     with pytest.raises(StoreError, match="exists already") as caught:
@@ -52,7 +52,7 @@ def test_a_second_sweep_never_overwrites_a_first(sweep_dir: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
-    """A file where a folder should be is named, without a traceback of the operating system."""
+    """If a parent is a file, the error names the path, without a traceback."""
     (tmp_path / "file").write_text("x")
 
     with pytest.raises(StoreError, match="cannot be written"):
@@ -60,7 +60,7 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None
 
 
 def test_a_run_comes_back_as_it_was_written(sweep_dir: Path) -> None:
-    """Manifest and records of a stored run are read again, and nothing is left beside them."""
+    """Reading returns the manifest and records that were written; no other file is left."""
     key = known_manifest().key
 
     folder = write_run(sweep_dir, key, known_manifest(), steady_records(2, 3))
@@ -75,7 +75,7 @@ def test_a_run_comes_back_as_it_was_written(sweep_dir: Path) -> None:
 
 
 def test_a_run_without_requests_can_be_stored(sweep_dir: Path) -> None:
-    """A run that failed before it sent anything keeps its manifest and its reason."""
+    """A run that failed before its first request keeps its manifest and reason."""
     manifest = known_manifest(status="failed", reason="the engine died")
 
     write_run(sweep_dir, manifest.key, manifest, [])
@@ -86,7 +86,7 @@ def test_a_run_without_requests_can_be_stored(sweep_dir: Path) -> None:
 
 
 def test_a_run_is_never_written_twice(sweep_dir: Path) -> None:
-    """A finished run cannot be replaced."""
+    """Writing a stored run again raises an error."""
     key = known_manifest().key
     write_run(sweep_dir, key, known_manifest(), steady_records(2, 3))
 
@@ -101,7 +101,7 @@ def test_a_run_is_never_written_twice(sweep_dir: Path) -> None:
 def test_a_killed_writer_leaves_no_half_run(
     sweep_dir: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """A write cut off before its last step is no run to a reader, and can be done again."""
+    """Readers ignore an interrupted write, and the run can be written again."""
     key = known_manifest().key
 
     def die(*_: object) -> Path:
@@ -119,8 +119,8 @@ def test_a_killed_writer_leaves_no_half_run(
     assert len(list(sweep_dir.iterdir())) == 2
 
 
-def test_what_a_killed_process_left_is_no_run(sweep_dir: Path) -> None:
-    """Who is killed outright clears nothing up: no reader takes it for a run, a writer goes on."""
+def test_the_partial_folder_of_a_killed_process_is_ignored(sweep_dir: Path) -> None:
+    """Readers ignore the folder of a killed process, and a writer replaces it."""
     key = known_manifest().key
     folder = write_run(sweep_dir, key, known_manifest(), steady_records(2, 3))
     folder.rename(sweep_dir / f".{folder.name}.partial")
@@ -133,7 +133,7 @@ def test_what_a_killed_process_left_is_no_run(sweep_dir: Path) -> None:
 
 
 def test_runs_are_read_one_at_a_time(sweep_dir: Path) -> None:
-    """A run is not opened before it is asked for, so a large sweep needs the memory of one."""
+    """A run is read only when it is needed, so a large sweep needs the memory of one run."""
     for first in "ab":
         key = first * 16
         write_run(sweep_dir, key, known_manifest(key=key), steady_records(2, 3))
@@ -147,7 +147,7 @@ def test_runs_are_read_one_at_a_time(sweep_dir: Path) -> None:
 
 
 def test_records_that_are_not_the_run_s_own_are_refused(sweep_dir: Path) -> None:
-    """The records of another run, readable as they are, do not pass for those of this one."""
+    """Readable records of another run raise an error with both SHA-256 sources and a remedy."""
     for first in "ab":
         key = first * 16
         write_run(sweep_dir, key, known_manifest(key=key), steady_records(2, 3 + (first == "b")))
@@ -157,11 +157,11 @@ def test_records_that_are_not_the_run_s_own_are_refused(sweep_dir: Path) -> None
     with pytest.raises(StoreError, match="SHA-256 differs from records_sha256") as caught:
         next(read_runs(sweep_dir))
 
-    assert "put the file of that run back" in caught.value.__notes__[0]
+    assert "restore the file" in caught.value.__notes__[0]
 
 
-def test_records_that_cannot_be_read_are_named(sweep_dir: Path) -> None:
-    """A file that is no table of records, though its digest is right, is told apart."""
+def test_records_that_cannot_be_read_are_an_error(sweep_dir: Path) -> None:
+    """A file that is not Parquet raises an error with its path, even if its SHA-256 is right."""
     folder = write_run(sweep_dir, "a" * 16, known_manifest(), steady_records(2, 3))
     (folder / "records.parquet").write_bytes(b"broken")
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -172,16 +172,16 @@ def test_records_that_cannot_be_read_are_named(sweep_dir: Path) -> None:
         next(read_runs(sweep_dir))
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    """A folder that is not there is not an empty sweep."""
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+    """A missing folder is not read as an empty sweep."""
     with pytest.raises(StoreError, match=r"absent: no such folder") as caught:
         read_sweep(tmp_path / "absent")
 
     assert "harness run" in caught.value.__notes__[0]
 
 
-def test_the_folder_above_names_the_sweeps_inside(sweep_dir: Path) -> None:
-    """Who gives the folder of all sweeps is told which ones it holds."""
+def test_the_parent_folder_lists_its_sweeps(sweep_dir: Path) -> None:
+    """If the user gives the parent folder, the error lists the sweeps inside it."""
     with pytest.raises(StoreError, match="not the folder of a sweep") as caught:
         read_sweep(sweep_dir.parent)
 
@@ -191,10 +191,10 @@ def test_the_folder_above_names_the_sweeps_inside(sweep_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "advice"), [(2, "upgrade"), (0, "version that wrote"), (None, "")]
 )
-def test_another_format_is_refused_with_what_to_do(
+def test_another_format_is_an_error_with_a_remedy(
     sweep_dir: Path, found: int | None, advice: str
 ) -> None:
-    """A newer format asks for an upgrade, an older one for the version that wrote it."""
+    """The remedy is an upgrade for a newer format, and the old version for an older one."""
     write_json(sweep_dir / "sweep.json", {**SWEEP, "format": found})
 
     with pytest.raises(StoreError, match=f"format {found}, but this version reads format 1") as why:
@@ -204,7 +204,7 @@ def test_another_format_is_refused_with_what_to_do(
 
 
 def test_a_run_of_another_format_is_refused(sweep_dir: Path) -> None:
-    """A manifest of a later version is not guessed at."""
+    """A manifest with a later format raises an error."""
     folder = write_run(sweep_dir, "k" * 12, known_manifest(), [])
     write_json(folder / "manifest.json", manifest_facts(format=7))
 
@@ -214,10 +214,10 @@ def test_a_run_of_another_format_is_refused(sweep_dir: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [("{", "cannot be read"), ("[1]", "JSON object"), ('{"format": 1}', "lacks name, created")],
+    [("{", "cannot be read"), ("[1]", "JSON object"), ('{"format": 1}', "missing name, created")],
 )
-def test_a_damaged_sweep_file_is_named(sweep_dir: Path, text: str, complaint: str) -> None:
-    """Cut-off JSON, JSON of something else and missing entries are told apart."""
+def test_a_damaged_sweep_file_is_an_error(sweep_dir: Path, text: str, complaint: str) -> None:
+    """Truncated JSON, JSON of another type and missing keys have different messages."""
     (sweep_dir / "sweep.json").write_text(text)
 
     with pytest.raises(StoreError, match=complaint) as caught:
@@ -232,7 +232,7 @@ def test_a_damaged_sweep_file_is_named(sweep_dir: Path, text: str, complaint: st
         ({"block": "0"}, "block: Input should be a valid integer"),
         ({"load": {"mode": "bursts", "value": 2}}, "load.mode: Input should be 'concurrency'"),
         ({"load": {"mode": "rate"}}, "the mode rate needs a value"),
-        ({"evidence": {"batching": {"requested": "on"}}}, "lacks evidence.batching.effective"),
+        ({"evidence": {"batching": {"requested": "on"}}}, "missing evidence.batching.effective"),
         ({"tokens": 3}, "unknown key tokens"),
         ({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}, "2 more problems"),
     ],
@@ -240,7 +240,7 @@ def test_a_damaged_sweep_file_is_named(sweep_dir: Path, text: str, complaint: st
 def test_a_manifest_of_another_form_is_refused_in_one_line(
     sweep_dir: Path, change: dict[str, Any], complaint: str
 ) -> None:
-    """The value that is out of place is named, and what to do; the reader guesses at nothing."""
+    """The error names the invalid value and the remedy."""
     folder = write_run(sweep_dir, "k" * 12, known_manifest(), steady_records(2, 3))
     manifest = json.loads((folder / "manifest.json").read_text())
     write_json(folder / "manifest.json", {**manifest, **change})
@@ -250,17 +250,17 @@ def test_a_manifest_of_another_form_is_refused_in_one_line(
 
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert caught.value.__notes__ == ["move the folder that holds it away to go on without it"]
+    assert caught.value.__notes__ == ["move its folder away to continue without it"]
 
 
 def test_a_manifest_is_checked_before_it_is_stored() -> None:
-    """What could not be read again is a bug of the writer, found where it writes."""
+    """Invalid values raise an error when the manifest is built."""
     with pytest.raises(ValueError, match="status: Input should be a valid string"):
         known_manifest(status=3)
 
 
 def test_no_nan_reaches_json(tmp_path: Path) -> None:
-    """Numbers that are not finite become null at any depth; the word NaN in a text stays."""
+    """Numbers that are not finite become null at any depth; the text NaN is not changed."""
     value = {
         "tpot_ms": {"mean": math.nan, "p99": math.inf},
         "cells": [{"itl_ms": (np.float64("nan"), 4.5)}, {"gain": -math.inf}],
@@ -282,7 +282,7 @@ def test_no_nan_reaches_json(tmp_path: Path) -> None:
 
 
 def test_json_does_not_depend_on_the_order_of_keys(tmp_path: Path) -> None:
-    """The same content gives the same bytes, so that two runs of one seed can be compared."""
+    """The same content gives the same bytes in any order of keys."""
     one = write_json(tmp_path / "1.json", {"a": 1, "b": {"c": 2, "d": 3}}).read_bytes()
     two = write_json(tmp_path / "2.json", {"b": {"d": 3, "c": 2}, "a": 1}).read_bytes()
 
