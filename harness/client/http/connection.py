@@ -258,7 +258,10 @@ class Connection(asyncio.BaseProtocol):
 
     def _done(self) -> re.Match[bytes] | None:
         """Return the match of [DONE] at the end of what has come."""
-        return _DONE.search(b"".join(self.reads[-_DONE_BYTES:])[-_DONE_BYTES:])
+        end = self.reads[-1]
+        if len(end) < _DONE_BYTES:
+            end = b"".join([one[-_DONE_BYTES:] for one in self.reads[-_DONE_BYTES:]])
+        return _DONE.search(end[-_DONE_BYTES:])
 
     def _end_without_end(self, reads: int) -> None:
         """End a response whose [DONE] came but whose body is left open."""
