@@ -174,7 +174,12 @@ def _without(target: Target, name: str) -> Target:
 
 
 def _other_apis(target: Target, send: Try, refusal: RequestRecord) -> tuple[str, ...]:
-    """Return a note with the APIs that the server answers in place of the one that it refuses."""
+    """Return a note with the APIs that the server answers in place of the one that it refuses.
+
+    A 400 is about what was requested, and another API would be requested for nothing.
+    """
+    if refusal.error_kind == "http_400":
+        return ()
     answering = [
         api
         for api in API_PATHS
