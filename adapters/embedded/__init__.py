@@ -1,6 +1,6 @@
-"""The embedded engine: real scheduling, step times from a calibrated model.
+"""The embedded engine: a real scheduler with step times from a calibrated model.
 
-The rest of harness imports the engine and its step times from here, the server from `server`.
+Other packages import the engine and its step times from here, and the server from `server`.
 """
 
 from harness.adapters.embedded.adapter import EmbeddedAdapter

@@ -1,4 +1,4 @@
-"""The embedded engine's adapter: settings in, a core on virtual time out. Always simulated."""
+"""The adapter of the embedded engine. It starts a simulated engine core on virtual time."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ from harness.adapters.embedded.step_time import (
 
 _DEFAULT_BLOCK_TOKENS = 16
 _NOT_MODELLED = ("pipeline_parallel", "data_parallel", "expert_parallel")
-VERSION = "embedded-3"  # rises whenever the same settings give other times
+VERSION = "embedded-3"  # increase it when the same settings give different times
 
 
 class EmbeddedEndpoint:
-    """A core and what it was made from."""
+    """A running embedded engine: its core and its settings."""
 
     engine_version = VERSION
     engine_kind = "simulated"
     notes: tuple[str, ...] = ()
 
     def __init__(self, settings: EngineSettings, core: EngineCore | None = None) -> None:
-        """Make the core of `settings` on the hardware that they name; or take one."""
+        """Use `core`, or create the core for `settings`."""
         self.core = core or EngineCore(engine_config(settings), step_time(settings))
         profile = step_profile(settings)
-        # The roofline has no time for a request's way into the engine.
+        # The roofline model has no time for HTTP and tokenization of a request.
         request_ns = round(profile.costs.request_s * 1e9) if profile else 0
         self.transport = InProcessEngine(core=self.core, request_ns=request_ns)
         self._settings = settings
 
     def effective(self) -> Mapping[str, str]:
-        """Return what the core runs, read back from its own configuration."""
+        """Return the reported configuration, read from the core."""
         # Base settings are those that it was made from: the core changes none.
         return {**_effective(self.core.config, self._settings), **self._settings.base()}
 
@@ -67,7 +67,7 @@ class EmbeddedEndpoint:
         return self.core.counters()
 
     def reset(self) -> None:
-        """Make the prefix cache cold. Raises `EngineError` while requests are in flight."""
+        """Clear the prefix cache. Raises `EngineError` while requests are in flight."""
         self.core.reset()
 
     def facts(self) -> Mapping[str, Any]:
@@ -85,31 +85,31 @@ class EmbeddedEndpoint:
 
 
 class EmbeddedAdapter:
-    """Starts the embedded engine. Knows the toggles; knows nothing of load or latency."""
+    """The adapter that starts the embedded engine."""
 
     name = "embedded"
     engine_kind = "simulated"
 
     def check(self, settings: EngineSettings) -> None:
-        """Raise `EngineError` for what does not fit, its subclass for what is not offered."""
+        """Raise `EngineError` if the model does not fit; its subclass for an unsupported toggle."""
         engine_config(settings)
 
-    def version_of(self, settings: EngineSettings) -> str | None:  # noqa: ARG002  the same for all
+    def version_of(self, settings: EngineSettings) -> str | None:  # noqa: ARG002  the same for all settings
         """Return the version of the embedded engine."""
         return VERSION
 
     def implied(self, settings: EngineSettings) -> Mapping[str, ToggleValue]:
-        """Return the values that these imply: without paged blocks no prefix can be shared."""
+        """Return the toggle values that `settings` imply."""
         return {toggle: ToggleValue("off") for toggle in self.reasons(settings)}
 
     def reasons(self, settings: EngineSettings) -> Mapping[str, str]:
-        """Return toggle → why it is off in these settings."""
+        """Return the reason for each toggle that `settings` turn off."""
         if settings.toggles["paged_kv"].kind == "off":
-            return {"prefix_caching": "without paged blocks no prefix can be shared"}
+            return {"prefix_caching": "prefix caching needs paged KV blocks"}
         return {}
 
     def launch_line(self, settings: EngineSettings) -> list[str]:
-        """Return the settings as words; nothing is started but a core in this process."""
+        """Return the settings as a command line for the report. No process is started."""
         toggles = [f"{name}={value.label}" for name, value in sorted(settings.toggles.items())]
         return [
             "embedded",
@@ -124,11 +124,11 @@ class EmbeddedAdapter:
         ]
 
     def start(self, settings: EngineSettings) -> AbstractContextManager[EmbeddedEndpoint]:
-        """Make a core; nothing is left behind when it is dropped. Raises `EngineError`."""
+        """Create a core in this process. Raises `EngineError`."""
         return _started(settings)
 
     def predict(self, settings: EngineSettings) -> tuple[float, float]:
-        """Return (seconds a prompt token, seconds an output token) of one request on its own."""
+        """Return (seconds per prompt token, seconds per output token) of a single request."""
         timer, config = step_time(settings), engine_config(settings)
         chunk = config.max_batched_tokens
         fixed_s, slope_s = timer.decode_line(1, config.queries)
@@ -143,21 +143,19 @@ def _started(settings: EngineSettings) -> Iterator[EmbeddedEndpoint]:
 
 
 def gpus(settings: EngineSettings) -> int:
-    """Return how many GPUs the engine takes: those that share each layer."""
+    """Return the number of GPUs of the engine, which equals `tensor_parallel`."""
     return _number(settings, "tensor_parallel")
 
 
 def deployment(settings: EngineSettings) -> Deployment:
-    """Return the model, GPUs and switches of the step times. Raises `EngineError`."""
+    """Return the deployment that determines the step times. Raises `EngineError`."""
     if settings.dtype not in ("bfloat16", "float16", "auto"):
-        error = EngineError(
-            f"dtype {settings.dtype} is not one that the embedded engine computes in"
-        )
-        error.add_note("use bfloat16 or float16; narrower weights are the toggle quantization")
+        error = EngineError(f"the embedded engine does not support dtype {settings.dtype}")
+        error.add_note("set dtype to bfloat16 or float16; for 8- or 4-bit weights set quantization")
         raise error
     if settings.toggles["attention_backend"].kind != "auto":
         raise UnsupportedToggleError(
-            "attention_backend is not offered: the step times are of one attention kernel"
+            "attention_backend is not offered: the step times model one attention kernel only"
         )
     speculative = settings.toggles["speculative"]
     draft = dict(speculative.options).get("draft")
@@ -186,10 +184,10 @@ def step_time(settings: EngineSettings) -> StepTimer:
 
 
 def step_profile(settings: EngineSettings) -> StepProfile | None:
-    """Return the fitted step times of `settings`; None: there are none.
+    """Return the fitted step times of `settings`; None without a profile.
 
-    Raises `EngineError` where they are of another model or hardware, `UnsupportedToggleError` for a
-    toggle whose value is in them.
+    Raises `EngineError` when the profile is for another model or other hardware, and
+    `UnsupportedToggleError` when a toggle differs from the value in the profile.
     """
     if settings.step_profile is None:
         return None
@@ -197,21 +195,21 @@ def step_profile(settings: EngineSettings) -> StepProfile | None:
     wanted = (settings.model, settings.gpu, settings.gpu_count)
     if wanted != (profile.model, profile.gpu, profile.gpu_count):
         error = EngineError(
-            f"the profile is of {profile.model} on {profile.gpu_count} × {profile.gpu}, not of "
-            f"{settings.model} on {settings.gpu_count} × {settings.gpu}"
+            f"the step profile is for {profile.model} on {profile.gpu_count} × {profile.gpu}, not "
+            f"for {settings.model} on {settings.gpu_count} × {settings.gpu}"
         )
-        error.add_note("`harness fit` makes one of runs of that model on that hardware")
+        error.add_note("run that model on that hardware, then make a profile with `harness fit`")
         raise error
     for name in profile.differing({name: value.label for name, value in settings.toggles.items()}):
         raise UnsupportedToggleError(
-            f"{name}: {settings.toggles[name].label} is not in the profile, which was fitted to "
-            f"runs with {profile.fixed[name]}"
+            f"{name}: {settings.toggles[name].label} is not in the step profile, which was fitted "
+            f"to runs with {profile.fixed[name]}"
         )
     return profile
 
 
 def memory_limits(settings: EngineSettings) -> MemoryLimits:
-    """Return how the engine may use the memory."""
+    """Return the memory limits of `settings`."""
     return MemoryLimits(
         max_model_len=settings.max_model_len,
         max_num_seqs=settings.max_num_seqs,
@@ -234,17 +232,17 @@ def engine_config(settings: EngineSettings) -> EngineConfig:
 
 
 def _check_parallelism(settings: EngineSettings) -> None:
-    """Raise `UnsupportedToggleError` for a kind of parallelism that the step times do not model."""
+    """Raise `UnsupportedToggleError` for any parallelism except tensor parallelism."""
     for toggle in _NOT_MODELLED:
         if settings.toggles[toggle] != BASELINE[toggle]:
             raise UnsupportedToggleError(
-                f"{toggle}: {settings.toggles[toggle].label} is not offered: the step times are of "
+                f"{toggle}: {settings.toggles[toggle].label} is not offered: the step times model "
                 "tensor parallelism only"
             )
 
 
 def scheduler_config(settings: EngineSettings, blocks: int, block_tokens: int) -> EngineConfig:
-    """Return the scheduler's configuration with a cache of so many blocks."""
+    """Return the scheduler's configuration with a cache of `blocks` KV blocks."""
     return EngineConfig(
         num_blocks=blocks,
         block_size=block_tokens,
@@ -275,7 +273,7 @@ def _speculation(value: ToggleValue) -> SpeculativeConfig | None:
 
 
 def _effective(config: EngineConfig, settings: EngineSettings) -> dict[str, str]:
-    """Return toggle → value; what the core does not know is read from the step times' settings."""
+    """Return the value of each toggle, from the core or from the deployment of the step times."""
     if settings.step_profile is not None:
         labels = {name: value.label for name, value in settings.toggles.items()}
         return {**labels, "block_size": str(config.block_size)}
@@ -317,7 +315,7 @@ def _assumptions(config: EngineConfig, settings: EngineSettings) -> Iterator[str
             f"{speculation.method}: each of {speculation.draft_tokens} draft tokens"
             f"{tree if speculation.depth else ''} is accepted "
             f"with probability {speculation.acceptance:g} "
-            f"({'as the sweep file says' if given else 'assumed, not measured'})"
+            f"({'set in the sweep file' if given else 'assumed, not measured'})"
         )
 
 

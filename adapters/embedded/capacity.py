@@ -1,6 +1,6 @@
-"""How many sequences fit on some GPUs and how fast these are at best, before anything is started.
+"""The values of `harness capacity`: memory, sequences that fit, and step times with their floor.
 
-Behind `harness capacity`: memory, step times and their roof, from the engine's own functions.
+All values come from the memory model and the step-time model of the embedded engine.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ CONTEXTS_TOKENS = (2048, 4096, 32_768, 131_072)
 CACHE_DTYPES = ("auto", "fp8", "int4")
 BATCHES = (1, 32, 256, 1024)
 _FLOOR_CONTEXT_TOKENS = 1000
-_USED_SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)  # of the context that a contiguous cache reserves
+_USED_SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)  # share of the reserved context that is used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Whether weights and one sequence of the context fit; if not, by how much, and what would."""
+    """Whether the weights and one sequence fit. If not, the missing memory and the remedies."""
 
     fits: bool
     why_not: str | None = None
@@ -42,16 +42,16 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Where the memory goes: of each GPU, and of the weights and KV over all that share them."""
+    """The use of memory, per GPU and over all GPUs that share the model."""
 
     memory_bytes_per_gpu: int
     usable_bytes_per_gpu: int
     weights_bytes: int
     weights_bytes_per_gpu: int
-    reserve_bytes_per_gpu: int  # runtime, activations of the largest step
-    reserved_step_tokens: int  # of that step
+    reserve_bytes_per_gpu: int  # runtime and activations of the largest step
+    reserved_step_tokens: int  # tokens of the largest step
     reserved_sequences: int
-    kv_room_bytes: int  # negative: so much is missing before any KV
+    kv_room_bytes: int  # negative: bytes that are missing before any KV
     kv_room_bytes_per_gpu: int
     kv_room_tokens: int
     block_tokens: int
@@ -59,47 +59,47 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBytes:
-    """What one token keeps in the KV cache, over all layers."""
+    """The KV bytes of one token over all layers."""
 
-    kv_bytes_per_token: int  # of the model, each head once
-    kv_bytes_per_token_per_gpu: int  # with fewer KV heads than GPUs they are copied
+    kv_bytes_per_token: int  # each KV head once
+    kv_bytes_per_token_per_gpu: int  # GPUs copy KV heads when there are fewer heads than GPUs
     heads: int
     kv_heads: int
-    all_heads_kv_bytes_per_token: int  # were there as many KV heads as query heads
+    all_heads_kv_bytes_per_token: int  # if each query head had its own KV head
     grouped_heads_saving_ratio: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Users:
-    """How many sequences fit at once when each has `context_tokens` tokens."""
+    """The number of sequences of `context_tokens` tokens that fit at once."""
 
     context_tokens: int
     kv_cache_dtype: str
     kv_bytes_per_token: int
     users: int
-    beyond_the_model: bool  # memory is one thing; the model was made for less context
+    beyond_the_model: bool  # `context_tokens` exceeds the model's longest context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The memory left unused by outputs that end before the reserved context, by layout."""
+    """The unused KV memory when sequences use only part of the reserved context, by layout."""
 
     used_tokens: int
     contiguous_users: int
     paged_users: int
     contiguous_waste_share: float
-    paged_waste_at_most_share: float  # one token in the last block
+    paged_waste_at_most_share: float  # worst case: the last block contains one token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeStep:
-    """One decode step at the roof, beside its predicted time."""
+    """The floor of one decode step by the roofline, and its predicted time."""
 
     sequences: int
-    context_tokens: int  # that each sequence reads; 0: the weights alone
-    bytes_floor_s: float  # what it moves, at peak bandwidth
-    flops_floor_s: float  # what it computes, at peak arithmetic
-    flops_per_byte: float  # operations of the GPU's 16-bit peak
+    context_tokens: int  # tokens that each sequence reads; 0: only the weights are read
+    bytes_floor_s: float  # bytes moved ÷ peak bandwidth
+    flops_floor_s: float  # FLOPs ÷ peak FLOPs per second
+    flops_per_byte: float  # relative to the GPU's 16-bit peak
     binding_side: str  # memory | compute
     floor_s: float
     predicted_s: float
@@ -108,7 +108,7 @@ class DecodeStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefill:
-    """A prompt computed from nothing: the roof, in one step, and in the engine's own chunks."""
+    """The prefill of one uncached prompt: its floor, and its time in one step and in chunks."""
 
     prompt_tokens: int
     bytes_floor_s: float
@@ -121,14 +121,14 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """What `harness capacity` prints. All times are of the step-time model, none is measured."""
+    """The output of `harness capacity`. All times are predicted, not measured."""
 
     model: str
     parameters: int
-    longest_context_tokens: int  # that the model was made for
+    longest_context_tokens: int  # longest context of the model
     gpu: str
     gpu_count: int
-    tensor_parallel: int  # GPUs that share one copy; all values are of one copy
+    tensor_parallel: int  # GPUs that share one copy; all values are for one copy
     copies: int
     quantization: str
     kv_cache_dtype: str
@@ -138,7 +138,7 @@ class Capacity:
     token: TokenBytes
     users: tuple[Users, ...]
     layouts: tuple[Layout, ...]
-    crossover_flops_per_byte: float  # peak arithmetic over peak bandwidth
+    crossover_flops_per_byte: float  # peak FLOPs per second ÷ peak bandwidth
     decode: tuple[DecodeStep, ...]
     prefill: Prefill
     assumptions: tuple[str, ...]
@@ -146,16 +146,16 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeFloor:
-    """The least seconds of a decode step: its weights once, and the KV of every context read."""
+    """The shortest possible decode step: reading the weights once and the KV of every context."""
 
     step_s: float
-    context_token_s: float  # for each token of context that a step reads
+    context_token_s: float  # additional seconds per token of context that a step reads
 
 
 def decode_floor(settings: EngineSettings) -> DecodeFloor | None:
-    """Return the floor of any engine's decode steps on known hardware; None where it is not known.
+    """Return the floor of any engine's decode steps; None for unknown models or hardware.
 
-    Of few sequences, where memory binds.
+    The floor is for few sequences, where memory bandwidth is the limit.
     """
     try:
         timer = StepTime(deployment(settings))
@@ -168,18 +168,20 @@ def decode_floor(settings: EngineSettings) -> DecodeFloor | None:
 
 
 def capacity_of(settings: EngineSettings) -> Capacity:
-    """Return how much fits at contexts of `max_model_len`, and the floors of step times.
+    """Return the capacity at contexts of `max_model_len`, and the floors of step times.
 
     A model that does not fit is reported, not refused. Raises `EngineError` for an unknown model or
-    GPU, and for GPUs that cannot share the model.
+    GPU, and when the GPUs cannot share the model.
     """
     built, limits = deployment(settings), memory_limits(settings)
     context = limits.max_model_len
     kv, timer = unchecked_kv_capacity(built, limits), StepTime(built)
     if settings.gpu_count % built.tensor_parallel:
         error = EngineError(
-            f"{settings.gpu_count} GPUs make no whole copies of {built.tensor_parallel} GPUs each"
+            f"{settings.gpu_count} GPUs cannot be divided into groups of tensor_parallel "
+            f"{built.tensor_parallel}"
         )
+        error.add_note("set tensor_parallel to a divisor of the number of GPUs")
         error.about = "tensor_parallel"
         raise error
     peaks = built.gpu.flops_per_s, built.gpu.bandwidth_bytes_per_s
@@ -216,16 +218,16 @@ def _fit(built: Deployment, limits: MemoryLimits) -> Fit:
 
 
 def _larger_gpus(built: Deployment, limits: MemoryLimits) -> tuple[str, ...]:
-    """Return the GPUs of which the same number would suffice, by memory."""
+    """Return the GPU types with enough memory at the same number of GPUs, smallest first."""
     by_memory = sorted(all_gpus(), key=lambda gpu: gpu.memory_bytes)
     fitting = []
     for gpu in by_memory:
         try:
             kv_capacity(replace(built, gpu=gpu), limits)
-        except EngineError:  # too small as well, or without arithmetic that the weights need
+        except EngineError:  # also too small, or without FP8 arithmetic
             continue
         fitting.append(f"{built.tensor_parallel} x {gpu.name}")
-    return (f"GPUs of which as many would do: {', '.join(fitting)}",) if fitting else ()
+    return (f"GPUs with enough memory: {', '.join(fitting)}",) if fitting else ()
 
 
 def _memory(built: Deployment, limits: MemoryLimits, kv: KvCapacity) -> Memory:
@@ -260,9 +262,9 @@ def _token(built: Deployment) -> TokenBytes:
 
 
 def _users(built: Deployment, limits: MemoryLimits) -> Iterator[Users]:
-    """Yield the sequences that fit, by context and by the width of the cache, the chosen one's too.
+    """Yield the number of sequences that fit for each context and each KV cache dtype.
 
-    The weights and the reserve stay as they are; only the cache is narrower.
+    Only the KV cache changes; weights and reserve stay the same.
     """
     dtypes = tuple(dict.fromkeys((*CACHE_DTYPES, built.kv_cache_dtype)))
     by_dtype = {
@@ -280,12 +282,12 @@ def _users(built: Deployment, limits: MemoryLimits) -> Iterator[Users]:
 
 
 def _sequences(kv: KvCapacity, tokens: int, reserved_tokens: int) -> int:
-    """Return how many sequences have blocks at once for `tokens`, or for all that is reserved."""
+    """Return how many sequences of `tokens` tokens fit in the KV blocks."""
     return kv.blocks // _pool(kv, reserved_tokens).blocks_for(tokens)
 
 
 def _pool(kv: KvCapacity, context_tokens: int) -> EngineConfig:
-    """Return the engine's configuration for `kv`, which counts its blocks."""
+    """Return an engine configuration that counts the blocks of `kv`."""
     return EngineConfig(
         num_blocks=kv.blocks, block_size=kv.block_size, max_model_len=context_tokens
     )
@@ -307,7 +309,7 @@ def _layouts(kv: KvCapacity, context: int) -> Iterator[Layout]:
 def _decode(
     timer: StepTime, peaks: tuple[float, float], kv: KvCapacity, context: int
 ) -> Iterator[DecodeStep]:
-    """Yield decode steps of each batch: of the weights alone, then with every context read."""
+    """Yield decode steps for each batch size, first without context, then with full context."""
     for each in (0, context):
         for batch in BATCHES:
             read = batch * each

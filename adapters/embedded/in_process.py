@@ -1,4 +1,4 @@
-"""The embedded engine as something that requests can be sent to, without a network."""
+"""The transport to an embedded engine in the same process, without a network."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from harness.adapters.embedded.engine import EngineCore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InProcessEngine:
-    """A core in this process. Its times are virtual, and it takes prompts of token ids."""
+    """An engine core in this process, on virtual time. Prompts are token ids."""
 
     core: EngineCore
-    request_ns: int = 0  # that a request takes on its way into the engine
+    request_ns: int = 0  # time of a request before it enters the engine
 
     virtual_time: ClassVar[Literal[True]] = True
-    counts_prompts: ClassVar[Literal[False]] = False  # it computes the very ids that are sent
+    counts_prompts: ClassVar[Literal[False]] = False  # prompts are exact token ids
     may_refuse_fields: ClassVar[Literal[False]] = False
     live_history: ClassVar[Literal[True]] = True
     fields: ClassVar[frozenset[str]] = frozenset()
 
     def facts(self) -> dict[str, list[str]]:
-        """Return nothing: there is no request whose form could vary."""
+        """Return an empty mapping, because requests have no variants here."""
         return {}

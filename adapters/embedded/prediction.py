@@ -1,6 +1,6 @@
-"""The embedded engine in the place of a real one: scheduled the same, at predicted step times.
+"""Predictions of a real engine with the embedded engine: the same schedule, predicted step times.
 
-By the roofline where model and GPU are known, by fitted costs elsewhere.
+Step times come from the roofline model for known models and GPUs, otherwise from a fitted profile.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _HALVINGS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedValues:
-    """What a real engine reported and its prediction uses; None: it did not report it."""
+    """Reported values of a real engine that its prediction uses; None: not reported."""
 
     kv_tokens: int | None = None
     block_tokens: int | None = None
-    tokens_per_step: float | None = None  # of a verify step, the target's own included
+    tokens_per_step: float | None = None  # tokens per verify step, including the target's own
 
 
 def as_scheduled(settings: EngineSettings) -> EngineSettings:
-    """Return the settings of a real engine with what the embedded one supports.
+    """Return the settings of a real engine, reduced to those that the embedded engine supports.
 
-    It does not distinguish attention kernels. A server that somebody else started is assumed to
-    have the baseline's switches.
+    The attention backend becomes `auto`. A server that the harness did not start is assumed to run
+    with the baseline's toggles.
     """
     usual = {name: BASELINE.get(name, value) for name, value in settings.toggles.items()}
     toggles = {
@@ -49,9 +49,10 @@ def as_scheduled(settings: EngineSettings) -> EngineSettings:
 
 
 def predicted_endpoint(settings: EngineSettings, reported: ReportedValues) -> EmbeddedEndpoint:
-    """Return the engine at the step times of `settings`. Raises `EngineError`: not known, no fit.
+    """Return an embedded engine with the step times of `settings`.
 
-    The KV blocks are those that the real engine reported, if it did.
+    Uses the number of KV blocks that the real engine reported, if any. Raises `EngineError` for an
+    unknown model or GPU, or a model that does not fit.
     """
     config = engine_config(settings)
     if reported.kv_tokens and reported.block_tokens:
@@ -61,7 +62,7 @@ def predicted_endpoint(settings: EngineSettings, reported: ReportedValues) -> Em
 
 
 def prediction_basis(settings: EngineSettings) -> dict[str, Any]:
-    """Return the basis of a prediction and its known error: a share, or None."""
+    """Return the basis of a prediction and its known error (a share; None if unknown)."""
     if profile := step_profile(settings):
         return {
             "basis": profile.sentence,
@@ -80,10 +81,10 @@ def prediction_basis(settings: EngineSettings) -> dict[str, Any]:
 def roof_sides_s(
     settings: EngineSettings, sequences: float, context_tokens: float, prompt: tuple[int, int]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the roof of a decode step and of a prompt: seconds of (bytes, arithmetic) of each.
+    """Return the floor of a decode step and of a prefill, each as seconds of (bytes, FLOPs).
 
-    A step of `sequences` that read `context_tokens` in all; a prompt of (new, cached)
-    tokens. Raises `EngineError` where model or GPU is not known.
+    The decode step has `sequences` sequences that read `context_tokens` in total; `prompt` is
+    (new, cached) tokens. Raises `EngineError` for an unknown model or GPU.
     """
     timer, queries = StepTime(deployment(settings)), engine_config(settings).queries
     rows = max(1, round(sequences))
@@ -94,19 +95,19 @@ def roof_sides_s(
 def _config(settings: EngineSettings, kv_tokens: int, block_tokens: int) -> EngineConfig:
     if kv_tokens < settings.max_model_len:
         raise EngineError(
-            f"a cache of {kv_tokens:,} tokens holds no sequence of max_model_len "
+            f"the KV cache of {kv_tokens:,} tokens is smaller than max_model_len "
             f"{settings.max_model_len:,}"
         )
     return scheduler_config(settings, kv_tokens // block_tokens, block_tokens)
 
 
 def _accepting(config: EngineConfig, tokens_per_step: float | None) -> EngineConfig:
-    """Return `config` with the acceptance that gives so many tokens a verify step."""
+    """Return `config` with the acceptance that gives `tokens_per_step` tokens per verify step."""
     speculation = config.speculation
     if speculation is None or tokens_per_step is None:
         return config
     low, high = 0.0, 1.0
-    for _ in range(_HALVINGS):  # the mean rises with the acceptance
+    for _ in range(_HALVINGS):  # bisection: the mean increases with the acceptance
         middle = (low + high) / 2
         mean = replace(speculation, acceptance=middle).mean_tokens_per_step
         low, high = (middle, high) if mean < tokens_per_step else (low, middle)

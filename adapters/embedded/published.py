@@ -1,4 +1,4 @@
-"""What the embedded engine predicts for a value that somebody else measured on real GPUs."""
+"""Predictions of the embedded engine for published measurements on real GPUs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ UNITS = {
     "batch": "tokens/s",
     "between_tokens": "ms",
 }
-_GOLDEN = 0.6180339887  # its multiples fill an interval evenly, in no order
-_ROUNDS = 5  # requests of each client of a closed loop; the first and the last are not counted
-_STEP_TOKENS = 8192  # of prompts; engines that serve a batch of fixed lengths do not chunk them
+_GOLDEN = 0.6180339887  # the fractional parts of its multiples are evenly distributed
+_ROUNDS = 5  # requests of each closed-loop client; the first and the last are not counted
+_STEP_TOKENS = 8192  # prompt tokens per step; benchmarks of fixed batches do not chunk prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,8 @@ class PublishedValue:
     kind          value
     `decode`      milliseconds of the layers' kernels; each of `sequences` reads `prompt_tokens`
     `prefill`     milliseconds of the layers' kernels; one prompt of `prompt_tokens`
-    `first_token` milliseconds from a request to its first token, alone and without a cache
-    `batch`       output tokens a second of `sequences` equal requests that arrive at once
+    `first_token` milliseconds from a single request to its first token, without a prefix cache
+    `batch`       output tokens/s of `sequences` equal requests that arrive at once
     `between_tokens` mean milliseconds between tokens of `sequences` clients in closed loop, with
                   prompts and outputs of 0.8 to 1 of their lengths
     """
@@ -51,13 +51,13 @@ class PublishedValue:
     output_tokens: int
     value: float
     source: str
-    engine: str = "current"  # current | vllm-2024 | trtllm-2023 | trtllm-2024: whose software
+    engine: str = "current"  # software: current | vllm-2024 | trtllm-2023 | trtllm-2024
     quantization: str = "none"
     kv_cache_dtype: str = "auto"
 
     @property
     def name(self) -> str:
-        """The conditions in a few words."""
+        """The conditions as short text."""
         lengths = str(self.prompt_tokens)
         lengths += f"+{self.output_tokens}" if self.output_tokens > 1 else ""
         return f"{self.kind} {self.model} {self.gpus} x {self.gpu}, {self.sequences} x {lengths}"
@@ -84,12 +84,12 @@ def predicted(published: PublishedValue) -> float:
 
 
 def error_percent(published: PublishedValue) -> float:
-    """Return by how many percent the prediction is above (+) or below (-) what was measured."""
+    """Return the error in percent: + if the prediction is above the measured value, - if below."""
     return 100 * (predicted(published) / published.value - 1)
 
 
 def _kernels_s(deployment: Deployment, published: PublishedValue) -> float:
-    """Return the seconds of all layers' kernels, without LM head, sampling and host."""
+    """Return the seconds of all layers' kernels, without LM head, sampling and host time."""
     layers = ForwardPass(deployment, deployment.model, tensor_parallel=deployment.tensor_parallel)
     if published.kind == "prefill":
         tokens = published.prompt_tokens
@@ -100,7 +100,7 @@ def _kernels_s(deployment: Deployment, published: PublishedValue) -> float:
 
 
 def _batch_tokens_per_s(deployment: Deployment, published: PublishedValue) -> float:
-    """Return the tokens a second of equal requests at once; some may wait for KV blocks."""
+    """Return the output tokens/s of equal requests that arrive at once and may wait for blocks."""
     core, now_ns = _core(deployment, published, chunked=False), 0
     prompt = np.zeros(published.prompt_tokens, np.int32)
     for _ in range(published.sequences):
@@ -111,7 +111,7 @@ def _batch_tokens_per_s(deployment: Deployment, published: PublishedValue) -> fl
 
 
 def _between_tokens_ms(deployment: Deployment, published: PublishedValue) -> float:
-    """Return the mean milliseconds between tokens of a closed loop, once it is full."""
+    """Return the mean milliseconds between tokens of a closed loop in steady state."""
     core, now_ns = _core(deployment, published, chunked=True), 0
     shares = 0.8 + 0.2 * np.modf(np.arange(_ROUNDS * published.sequences) * _GOLDEN)[0]
     prompts = np.rint(shares[::-1] * published.prompt_tokens).astype(int)
@@ -129,14 +129,14 @@ def _between_tokens_ms(deployment: Deployment, published: PublishedValue) -> flo
 
 
 def _core(deployment: Deployment, published: PublishedValue, *, chunked: bool) -> EngineCore:
-    """Return the engine for the requests of `published`; as many run at once as KV blocks allow."""
+    """Return an engine for the requests of `published`. KV blocks limit the running requests."""
     limits = MemoryLimits(
         max_model_len=published.prompt_tokens + published.output_tokens,
         max_num_seqs=published.sequences,
         max_batched_tokens=_STEP_TOKENS,
     )
     blocks = -(-limits.max_model_len // limits.block_size) * published.sequences
-    if published.engine != "trtllm-2023":  # a session of one batch, which was chosen to fit
+    if published.engine != "trtllm-2023":  # that one ran a single batch chosen to fit in memory
         blocks = kv_capacity(deployment, limits).blocks
     config = EngineConfig(
         num_blocks=blocks,
@@ -145,7 +145,7 @@ def _core(deployment: Deployment, published: PublishedValue, *, chunked: bool) -
         max_batched_tokens=limits.max_batched_tokens,
         chunked_prefill=chunked,
         prefix_caching=False,
-        paged_kv=published.engine
-        != "trtllm-2024",  # it began no request that did not fit as a whole
+        # TensorRT-LLM of 2024 starts a request only when its whole KV fits.
+        paged_kv=published.engine != "trtllm-2024",
     )
     return EngineCore(config, StepTime(deployment))

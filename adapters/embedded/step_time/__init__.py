@@ -1,4 +1,4 @@
-"""How long one step takes: models and GPUs as numbers, and the roofline over them."""
+"""The step-time model: models and GPUs as numbers, and their roofline."""
 
 from harness.adapters.embedded.step_time.accuracy import accuracy_of, known_step_errors
 from harness.adapters.embedded.step_time.calibration import ASSUMPTIONS

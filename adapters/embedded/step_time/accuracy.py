@@ -1,7 +1,7 @@
-"""How far the step times are from what others measured: the errors that reports print.
+"""The errors of the step times against published measurements, as printed in reports.
 
-A test computes each of them anew from `tests/support/sweeps/measured`, where the sources are named,
-and fails when one stated here is no longer true.
+A test recomputes each error from `tests/support/sweeps/measured`, which lists the sources, and
+fails when a value here is out of date.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from harness.adapters.embedded.step_time.hardware import Gpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimeAccuracy:
-    """One kind of value, predicted and measured: how many there are, and the size of the errors."""
+    """The errors of one kind of value: median and worst over `values` measured values."""
 
     what: str
     source: str
     values: int
-    median_percent: float  # of the errors without their signs
+    median_percent: float  # of the absolute errors
     worst_percent: float
 
     @property
     def sentence(self) -> str:
-        """The errors in words."""
+        """The errors as one sentence."""
         return (
             f"{self.what}: median error {self.median_percent:g} %, worst {self.worst_percent:g} % "
-            f"over {self.values} figures of {self.source}"
+            f"over {self.values} values from {self.source}"
         )
 
 
@@ -52,14 +52,14 @@ FIRST_TOKEN = StepTimeAccuracy(
     worst_percent=33.9,
 )
 BATCH = StepTimeAccuracy(
-    what="output tokens a second of batches: 7B and 8B on 1 and 2 A100, 70B on 4",
+    what="output tokens/s of batches: 7B and 8B on 1 and 2 A100, 70B on 4",
     source="NVIDIA and LLM-Inference-Bench, engines of 2023 and 2024",
     values=55,
     median_percent=3.1,
     worst_percent=25.0,
 )
 SPREAD_BATCH = StepTimeAccuracy(
-    what="output tokens a second of batches: 7B and 8B on 4 A100",
+    what="output tokens/s of batches: 7B and 8B on 4 A100",
     source="LLM-Inference-Bench, engines of 2024",
     values=36,
     median_percent=11.4,
@@ -74,14 +74,14 @@ BETWEEN_TOKENS = StepTimeAccuracy(
     worst_percent=10.5,
 )
 H100_BATCH = StepTimeAccuracy(
-    what="output tokens a second of batches: 7B and 8B on 1, 2 and 4 H100, 70B on 4",
+    what="output tokens/s of batches: 7B and 8B on 1, 2 and 4 H100, 70B on 4",
     source="LLM-Inference-Bench, engines of 2024",
     values=126,
     median_percent=4.8,
     worst_percent=27.8,
 )
 FP8_BATCH = StepTimeAccuracy(
-    what="output tokens a second of batches in FP8: 7B on 1, 70B on 2 and 4 H100",
+    what="output tokens/s of batches in FP8: 7B on 1, 70B on 2 and 4 H100",
     source="NVIDIA, TensorRT-LLM of 2023",
     values=16,
     median_percent=10.8,
@@ -95,7 +95,7 @@ FP8_FIRST_TOKEN = StepTimeAccuracy(
     worst_percent=31.0,
 )
 L40S_BATCH = StepTimeAccuracy(
-    what="output tokens a second of batches of 7B in FP8 on 1 L40S",
+    what="output tokens/s of batches of 7B in FP8 on 1 L40S",
     source="NVIDIA, TensorRT-LLM of 2023",
     values=4,
     median_percent=2.3,
@@ -120,12 +120,12 @@ ACCURACIES = tuple(dict.fromkeys(one for known in _BY_GPU.values() for one in kn
 
 
 def accuracy_of(gpu: Gpu) -> tuple[str, ...]:
-    """Return sentences on the accuracy of the step times of `gpu`, for the report."""
+    """Return sentences about the accuracy of the step times of `gpu`, for the report."""
     if gpu.name not in _BY_GPU:
-        return (f"step times of {gpu.name} were compared with no measurement",)
+        return (f"step times of {gpu.name} were not compared with measurements",)
     return tuple(accuracy.sentence for accuracy in _BY_GPU[gpu.name])
 
 
 def known_step_errors(gpu: Gpu) -> tuple[StepTimeAccuracy, ...]:
-    """Return the known errors of step times of `gpu` in engines of today; empty: not known."""
+    """Return the known errors of the step times of `gpu` in current engines; empty if unknown."""
     return _STEPS.get(gpu.name, ())

@@ -1,12 +1,12 @@
-"""The only place for measured kernel times and for what is assumed: small tables, each with source.
+"""Measured kernel times and assumed times, as small tables with their sources.
 
 Sources, both public:
 * [ops] NVIDIA aiconfigurator 0.12.0, Apache-2.0: single operations on A100-SXM4-80GB in BF16
   (vLLM 0.14.0, SGLang 0.5.10, TensorRT-LLM 1.0.0, NCCL 2.27.3).
 * [vidur] microsoft/vidur, MIT: kernel and CPU medians on A100-80GB, FP16, engines of early 2024.
 
-What no public table gives is a named constant below, and a sentence of `ASSUMPTIONS` that reports
-print beside the values that depend on it.
+A value without a public table is an assumption: a named constant below and a sentence in
+`ASSUMPTIONS`. Reports print the sentence next to the values that depend on it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from bisect import bisect_right
 
 
 class Curve:
-    """Straight lines between measured points; flat before the first point.
+    """A piecewise linear curve through measured points; constant before the first point.
 
-    Beyond the last point it is flat too, or goes on as its last line does (`extend`).
+    After the last point the curve is constant, or continues the last line (`extend`).
     """
 
     __slots__ = ("_slopes", "_x", "_y")
@@ -37,12 +37,12 @@ class Curve:
 
 
 # --- Matrix products ---------------------------------------------------------------------------
-# One product costs GEMM_START_S plus the longer of streaming its weights and its arithmetic, so
-# that small ones use less of the bandwidth than large ones, as measured. Start and shares of peak
-# are the mean of two fits over products of 7 to 470 MB: the three engines' [ops] tables for
-# Llama-3-8B and 70B at TP 1-4, and [vidur]'s layers of Llama-2-7B and 70B at TP 1-8 (its
-# Llama-3-8B is left out, for checking). Made monotone; tiles of 64, 128 and 256 rows make the
-# jumps after 64, 128, 256, 512 and 768 tokens.
+# One product costs GEMM_START_S plus the longer of its weight streaming and its arithmetic, so
+# small products reach a lower share of the bandwidth than large ones, as measured. Start time and
+# shares of peak are the mean of two fits over products of 7 to 470 MB: the three engines' [ops]
+# tables for Llama-3-8B and 70B at TP 1-4, and [vidur]'s layers of Llama-2-7B and 70B at TP 1-8
+# (its Llama-3-8B is not fitted but used as a check). The curves are made monotone. Tiles of 64, 128
+# and 256 rows cause the jumps after 64, 128, 256, 512 and 768 tokens.
 GEMM_START_S = 5e-6
 GEMM_BANDWIDTH_SHARE = Curve(
     (
@@ -81,17 +81,17 @@ GEMM_FLOPS_SHARE = Curve(
     )
 )
 
-# The shares are of an A100-80GB's peak. Its multiprocessors hold them down more than its memory:
-# they wait for what they have requested. Another GPU streams what its multiprocessors keep on the
-# way, a (as those of an A100, times number × clock), and what its memory gives, m (DRAM_SHARE of
-# its peak), allow between them: (a⁻⁴ + m⁻⁴)^-¼, soft where both are near. HOPPER_IN_FLIGHT is
-# what asynchronous copies add to number × clock, from [vidur]'s layers on H100.
+# The shares are relative to the peak of an A100-80GB. On that GPU the multiprocessors limit the
+# share more than the memory, because they wait for requested data. On another GPU two rates limit
+# streaming: a, the rate of its multiprocessors (the A100's, scaled by number × clock), and m, the
+# rate of its memory (DRAM_SHARE of its peak). The result is (a⁻⁴ + m⁻⁴)^-¼, a smooth minimum.
+# HOPPER_IN_FLIGHT is the gain from asynchronous copies, from [vidur]'s layers on H100.
 SHARE_BYTES_PER_S = 2.039e12
 SHARE_MULTIPROCESSORS_HZ = 108 * 1.41e9
 DRAM_SHARE = 0.92
 HOPPER_IN_FLIGHT = 2.0
-# [vidur] on H100, Llama-2-7B at TP 1 and 70B at TP 1 and 4, less the starts (TP 2 and 8 are left
-# out, for checking). The jumps are those of 132 multiprocessors.
+# [vidur] on H100, Llama-2-7B at TP 1 and 70B at TP 1 and 4, without the start times (TP 2 and 8
+# are not fitted but used as a check). The jumps come from the 132 multiprocessors.
 HOPPER_GEMM_FLOPS_SHARE = Curve(
     (
         (128, 0.40),
@@ -111,8 +111,8 @@ HOPPER_GEMM_FLOPS_SHARE = Curve(
 )
 
 # --- Attention -----------------------------------------------------------------------------------
-# Decode, a layer: (sequences × KV heads of this GPU, seconds before any KV is read) and (…, share
-# of peak bandwidth while reading it). Lines fitted to [ops] vLLM, 8-64 query heads over 1-8 KV
+# Decode, per layer: (sequences × KV heads of this GPU, seconds before any KV is read) and (…, share
+# of peak bandwidth while reading KV). Lines fitted to [ops] vLLM, 8-64 query heads over 1-8 KV
 # heads, 256-16,384 tokens of context, up to 256 sequences: 6 % mean error.
 DECODE_ATTENTION_START_S = Curve(
     (
@@ -144,21 +144,22 @@ DECODE_ATTENTION_BANDWIDTH_SHARE = Curve(
         (4096, 0.87),
     )
 )
-# Prefill, a layer: start, share of peak once every multiprocessor has work, and what a query token
-# costs beside its own pairs (partly filled tiles, softmax), as pairs. Fitted to [ops] vLLM, 8-64
-# query heads, 256-16,384 tokens: 12 % mean error, highest for many short prompts of 64 heads.
+# Prefill, per layer: start time, share of peak when every multiprocessor has work, and the extra
+# cost of a query token (partly filled tiles, softmax), expressed in pairs. Fitted to [ops] vLLM,
+# 8-64 query heads, 256-16,384 tokens: 12 % mean error, highest for many short prompts of 64 heads.
 PREFILL_ATTENTION_START_S = 11e-6
 PREFILL_ATTENTION_FLOPS_SHARE = 0.567
 PREFILL_ATTENTION_EXTRA_PAIRS = 300
 PREFILL_TILE_TOKENS = 64
 
-# Without groups of query heads the kernel need not gather them: so much of the start falls away.
+# Without grouped query heads the kernel does not gather them; the start is shorter by this time.
 UNGROUPED_START_S = 9e-6
-# TensorRT-LLM of 2023 and 2024, as its build options were by default. Without multi-block mode one
-# block goes through the context of a sequence and head token by token, in this time at an A100's
-# clock: from batches of one of Llama-2-7B on one A100. Its kernel for grouped heads (XQA) was off
-# until 0.7, and then for groups of 8 and 16; otherwise each query head reads the KV, from the L2
-# cache at the rate that [ops] has for caches that fit there, numbers of 8 bit as slowly as of 16.
+# TensorRT-LLM of 2023 and 2024 with default build options. Without multi-block mode one thread
+# block processes the context of a sequence and head token by token. ONE_BLOCK_TOKEN_S is the time
+# per token at an A100's clock, from Llama-2-7B at batch size 1 on one A100. The kernel for grouped
+# heads (XQA) was off until 0.7, then on for groups of 8 and 16. Without it each query head reads
+# the KV from the L2 cache, at the rate that [ops] has for KV that fits there; 8-bit numbers are as
+# slow as 16-bit numbers.
 ONE_BLOCK_TOKEN_S = 14e-9
 ONE_BLOCK_HZ = 1.41e9
 GROUPS_READ_TOGETHER = {"trtllm-2023": (1,), "trtllm-2024": (1, 8, 16)}
@@ -166,8 +167,8 @@ L2_BYTES_PER_S = 3.3e12
 
 # --- All-reduce ----------------------------------------------------------------------------------
 # GPUs → (bytes, seconds). [ops]: vLLM's own kernel in a CUDA graph up to 4 MiB, NCCL above. The
-# tables count 16-bit numbers, not bytes. NCCL on H100 lets the switch add up (NVLS): [vidur] has
-# 0.48 to 0.54 of its A100's times there from 16 MB, where the links alone would give 0.67.
+# tables count 16-bit numbers, not bytes. NCCL on H100 adds inside the switch (NVLS): from 16 MB on,
+# [vidur] measured 0.48 to 0.54 of its A100 times; faster links alone would give 0.67.
 ALL_REDUCE_S = {
     2: Curve(
         (
@@ -231,8 +232,8 @@ ALL_REDUCE_S = {
         extend=True,
     ),
 }
-# NCCL for messages that vLLM's own kernel would take [ops]. TensorRT-LLM of 2023 and 2024 is taken
-# to have used it for all: its batches of 70B on 4 H100 are slower by that for each all-reduce.
+# NCCL for message sizes of vLLM's own kernel [ops]. The model assumes that TensorRT-LLM of 2023 and
+# 2024 used NCCL for all messages: the difference matches its slower batches of 70B on 4 H100.
 NCCL_BELOW_BYTES = 8 * 2**20
 NCCL_S = {
     2: Curve(
@@ -278,17 +279,17 @@ NCCL_S = {
         )
     ),
 }
-ALL_REDUCE_LINK_BYTES_PER_S = 600e9  # the NVLink of the A100 that they were measured on
+ALL_REDUCE_LINK_BYTES_PER_S = 600e9  # NVLink of the measured A100
 ALL_REDUCE_NVLS = 0.78
-# What one all-reduce keeps the host busy without a graph: the least that vLLM's own kernel takes
-# when it is launched one by one [ops].
+# Host time to launch one all-reduce without a CUDA graph: the shortest time of vLLM's own kernel
+# when it is launched separately [ops].
 ALL_REDUCE_LAUNCH_S = 44e-6
 
 # --- Elementwise ---------------------------------------------------------------------------------
 # Kernels of a layer: two fused add-and-norms, rotary embedding, KV write, gated activation.
-# [vidur] took 24 µs a layer unfused, about 4 µs a kernel; each then also moves its bytes, at
-# the share of peak that the same kernels reach there: gated activation 0.5, rotary embedding
-# 0.42, adding 0.9, norms 0.35.
+# [vidur] measured 24 µs per layer unfused, about 4 µs per kernel. In addition each kernel moves its
+# bytes at the share of peak measured there: gated activation 0.5, rotary embedding 0.42, add 0.9,
+# norm 0.35.
 ELEMENTWISE_KERNELS = 5
 ELEMENTWISE_START_S = 4e-6
 ELEMENTWISE_BANDWIDTH_SHARE = 0.55
@@ -297,62 +298,62 @@ ELEMENTWISE_BANDWIDTH_SHARE = 0.55
 # Sampling: start, and bytes moved for each logit (32-bit, read three times).
 SAMPLING_START_S = 60e-6
 SAMPLING_BYTES_PER_LOGIT = 12
-# Kernels of a layer, and the host time to launch one: from Python, near what the all-reduce above
-# takes alone, which puts an 8B model without graphs at 12 ms a step on any GPU (users report 8-22
-# ms for 7-8B); from compiled code in the steps of an engine with graphs that no graph holds. The
-# GPU then pauses before each kernel, beyond the pause inside a graph.
+# Kernels of a layer, and the host time to launch one. LAUNCH_S is for launches from Python, close
+# to the all-reduce launch above; it gives 12 ms per step for an 8B model without CUDA graphs on any
+# GPU (users report 8-22 ms for 7-8B). COMPILED_LAUNCH_S is for steps that run outside a graph in an
+# engine with CUDA graphs. KERNEL_PAUSE_S is the extra GPU pause before a kernel outside a graph.
 LAYER_KERNELS = 12
 LAUNCH_S = 30e-6
 COMPILED_LAUNCH_S = 8e-6
 KERNEL_PAUSE_S = 1.5e-6
-# Host work of a step: [vidur] measured 1.4 ms plus 47 µs a sequence in engines of early 2024;
-# current ones are taken to need a third of the part that grows.
+# Host time of a step: [vidur] measured 1.4 ms plus 47 µs per sequence in engines of early 2024. The
+# model assumes that current engines need a third of the time per sequence.
 HOST_STEP_S = 1.0e-3
 HOST_SEQUENCE_S = 15e-6
-# vLLM 0.2 to 0.6: scheduler, sampler and detokenizer are Python that the GPU waits for. [vidur] of
-# May 2024: 0.8 ms and 47 µs a sequence on one GPU, 0.6 ms more on several, the same for 3B and 70B.
+# vLLM 0.2 to 0.6: the GPU waits for scheduler, sampler and detokenizer in Python. [vidur] of May
+# 2024: 0.8 ms plus 47 µs per sequence on one GPU, 0.6 ms more on several; the same for 3B and 70B.
 VLLM_2024_STEP_S = 0.8e-3
 VLLM_2024_WORKERS_S = 0.6e-3
 VLLM_2024_SEQUENCE_S = 47e-6
-OVERLAP_REST_S = 0.1e-3  # what of it even an overlapping scheduler does not hide
-NGRAM_STEP_S = 50e-6  # prompt lookup on the host, which the next step must wait for
+OVERLAP_REST_S = 0.1e-3  # host time that overlapped scheduling does not hide
+NGRAM_STEP_S = 50e-6  # prompt lookup on the host; the next step waits for it
 NGRAM_SEQUENCE_S = 10e-6
-DRAFT_RUN_S = 0.2e-3  # what stands around each run of a drafter: its inputs, its sampling
+DRAFT_RUN_S = 0.2e-3  # overhead of each drafter run: inputs and sampling
 SWAP_START_S = 0.2e-3  # gathering the blocks of one copy to or from the host
-HOST_LINK_SHARE = 0.8  # of PCIe's peak, for copies of whole blocks
-VERIFY_S = 0.3e-3  # comparing drafts with the target's choice, and what is rejected
-# Weight-only kernels widen the weights on the way: what is left of a plain product's shares.
+HOST_LINK_SHARE = 0.8  # share of PCIe's peak, for copies of whole blocks
+VERIFY_S = 0.3e-3  # comparing draft tokens with the target's tokens, and removing rejected ones
+# Weight-only kernels convert the weights to 16 bit, which reduces the shares of a plain product.
 WEIGHT_ONLY_SHARE = {"int8": 0.9, "int4": 0.8}
-# Attention over a narrow cache widens it first: what is left of the bandwidth share.
+# Attention converts a narrow KV cache to 16 bit, which reduces the bandwidth share.
 NARROW_CACHE_SHARE = {"fp8": 0.85, "int8": 0.85, "int4": 0.7}
 EAGLE3_VOCABULARY = 32000  # the draft head of EAGLE-3 scores only the most frequent tokens
 
 ASSUMPTIONS = {
     "elementwise": f"a layer's {ELEMENTWISE_KERNELS} elementwise kernels take "
     f"{ELEMENTWISE_START_S * 1e6:.0f} µs each, plus their bytes",
-    "host": f"the host needs {HOST_STEP_S * 1e3:g} ms a step and {HOST_SEQUENCE_S * 1e6:.0f} µs a "
-    "sequence",
-    "vllm-2024": f"the host of vLLM 0.2 to 0.6 needs {VLLM_2024_STEP_S * 1e3:g} ms a step, "
+    "host": f"the host needs {HOST_STEP_S * 1e3:g} ms per step and {HOST_SEQUENCE_S * 1e6:.0f} µs "
+    "per sequence",
+    "vllm-2024": f"the host of vLLM 0.2 to 0.6 needs {VLLM_2024_STEP_S * 1e3:g} ms per step, "
     f"{VLLM_2024_WORKERS_S * 1e3:g} ms more with several GPUs, and {VLLM_2024_SEQUENCE_S * 1e6:.0f}"
-    " µs a sequence, while the GPU waits",
-    "overlap": "overlapped scheduling hides the host's time behind the GPU's, save "
-    f"{OVERLAP_REST_S * 1e3:g} ms a step",
-    "launch": f"CUDA graphs replay steps that only decode; otherwise each of a layer's "
-    f"{LAYER_KERNELS} kernels costs the host {COMPILED_LAUNCH_S * 1e6:.0f} µs, without CUDA graphs "
-    f"{LAUNCH_S * 1e6:.0f} µs, and the GPU a pause of {KERNEL_PAUSE_S * 1e6:g} µs",
-    "experts": "no kernel of experts was measured: each is taken for a product of its own tokens, "
-    "and a step reads as many experts as its tokens need on average, each drawing them alike",
-    "weight-only": "weight-only kernels keep "
+    " µs per sequence, while the GPU waits",
+    "overlap": "overlapped scheduling hides the host time behind the GPU time, except for "
+    f"{OVERLAP_REST_S * 1e3:g} ms per step",
+    "launch": f"CUDA graphs replay steps that only decode; in other steps each of the "
+    f"{LAYER_KERNELS} kernels of a layer costs {COMPILED_LAUNCH_S * 1e6:.0f} µs of host time "
+    f"({LAUNCH_S * 1e6:.0f} µs without CUDA graphs) and a GPU pause of {KERNEL_PAUSE_S * 1e6:g} µs",
+    "experts": "no kernel of experts was measured: each expert is modelled as a matrix product "
+    "over its tokens, and each token draws its experts uniformly at random",
+    "weight-only": "weight-only kernels reach "
     + " and ".join(f"{share:.0%} ({kind})" for kind, share in WEIGHT_ONLY_SHARE.items())
     + " of a 16-bit product's efficiency",
-    "narrow-cache": "attention over a narrow KV cache keeps "
+    "narrow-cache": "attention over an 8-bit or 4-bit KV cache reaches "
     + ", ".join(f"{share:.0%} ({kind})" for kind, share in NARROW_CACHE_SHARE.items())
-    + " of its bandwidth",
-    "ngram": f"prompt lookup takes {NGRAM_STEP_S * 1e6:.0f} µs a step and "
-    f"{NGRAM_SEQUENCE_S * 1e6:.0f} µs a sequence on the host",
+    + " of the 16-bit bandwidth",
+    "ngram": f"prompt lookup takes {NGRAM_STEP_S * 1e6:.0f} µs per step and "
+    f"{NGRAM_SEQUENCE_S * 1e6:.0f} µs per sequence on the host",
     "drafter": "a drafter runs once for each draft token, on the same GPUs (EAGLE's is one layer "
-    f"of the target), with {DRAFT_RUN_S * 1e3:g} ms around each run",
-    "swap": f"KV goes to the host's memory and back at {HOST_LINK_SHARE:.0%} of PCIe's peak, after "
-    f"{SWAP_START_S * 1e3:g} ms, while no step runs; the host has room for all of it",
+    f"of the target), with {DRAFT_RUN_S * 1e3:g} ms of overhead per run",
+    "swap": f"KV is copied to host memory and back at {HOST_LINK_SHARE:.0%} of PCIe's peak, after "
+    f"{SWAP_START_S * 1e3:g} ms, while no step runs; host memory is large enough for all of it",
     "verify": f"verifying drafts adds {VERIFY_S * 1e3:g} ms to a step",
 }

@@ -1,4 +1,4 @@
-"""Step times fitted to one engine on one machine, and the file with them."""
+"""Step times fitted to one engine on one machine, and their profile file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from harness.adapters.base import EngineError
 
 _FORMAT = 1
-# Toggles that the scheduler follows; the value of every other one is part of the step times.
+# Toggles that the scheduler models. All other toggles are fixed in the fitted step times.
 SCHEDULED_TOGGLES = frozenset(
     {"prefix_caching", "chunked_prefill", "batching", "paged_kv", "speculative"}
 )
@@ -20,19 +20,19 @@ SCHEDULED_TOGGLES = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
-    """The parameters of a fit: the seconds that each part of a step takes on one machine."""
+    """The parameters of a fit: the seconds of each part of a step on one machine."""
 
-    step_s: float  # of every step, whatever is in it
-    sequence_s: float  # for each token that a decoding sequence feeds
-    context_token_s: float  # for each token of context that decoding sequences read
-    prompt_s: float  # for each prompt, or part of one, in the step
-    prompt_token_s: float  # for each new prompt token
-    request_s: float  # once for each request, before it is in the engine: HTTP, tokens, processes
+    step_s: float  # per step, independent of its content
+    sequence_s: float  # per token that a decoding sequence feeds
+    context_token_s: float  # per token of context that decoding sequences read
+    prompt_s: float  # per prompt, or chunk of a prompt, in the step
+    prompt_token_s: float  # per new prompt token
+    request_s: float  # per request, before it enters the engine: HTTP, tokenization, processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProfile:
-    """Fitted step costs, the runs that they were fitted to, and the errors on other runs."""
+    """Fitted step costs, the conditions of the fitted runs, and the errors on unseen runs."""
 
     engine: str
     engine_version: str | None
@@ -40,20 +40,20 @@ class StepProfile:
     gpu: str
     gpu_count: int
     costs: StepCosts
-    kv_tokens: int  # of the engine's cache
+    kv_tokens: int  # capacity of the engine's KV cache
     block_tokens: int
-    fixed: Mapping[str, str]  # toggles that change step times → their value in all these runs
-    runs: int  # that it was fitted to
-    errors: Mapping[str, float] = field(default_factory=dict)  # metric → median on unseen, a share
+    fixed: Mapping[str, str]  # toggle that changes step times → its value in all fitted runs
+    runs: int  # number of fitted runs
+    errors: Mapping[str, float] = field(default_factory=dict)  # metric → median error share, unseen
 
     @property
     def error_share(self) -> float | None:
-        """The largest of the errors on unseen runs; None where there was no such run."""
+        """The largest error on unseen runs, as a share; None without such a run."""
         return max(self.errors.values(), default=None)
 
     @property
     def sentence(self) -> str:
-        """What the costs were fitted to, in words."""
+        """The conditions of the fit as one sentence."""
         hardware = f"{self.gpu_count} × {self.gpu}"
         return (
             f"step times fitted to {self.runs} runs of {self.engine} {self.engine_version} with "
@@ -62,26 +62,26 @@ class StepProfile:
 
     @property
     def error_sentences(self) -> list[str]:
-        """The errors on runs that the fit did not see, a sentence for each metric."""
+        """The errors on unseen runs, one sentence per metric."""
         return [
-            f"{metric}: median error {share:.1%} on runs that the fit did not see"
+            f"{metric}: median error {share:.1%} on runs that were not part of the fit"
             for metric, share in self.errors.items()
         ]
 
     def differing(self, toggles: Mapping[str, str]) -> list[str]:
-        """Return which of `toggles` differ from those of the fit and change step times."""
+        """Return the toggles that change step times and differ from their value in the fit."""
         return [name for name, value in self.fixed.items() if toggles.get(name, value) != value]
 
     def facts(self) -> dict[str, Any]:
-        """Return the profile in plain JSON values."""
+        """Return the profile as JSON values."""
         return asdict(self)
 
 
 def profile_from(values: Mapping[str, Any]) -> StepProfile:
-    """Return the profile in a JSON object. Raises `ValueError` with what is missing or odd."""
+    """Parse a profile from a JSON object. Raises `ValueError` for a missing or invalid key."""
     missing = [one.name for one in fields(StepProfile) if one.name not in values]
     if missing:
-        raise ValueError(f"{', '.join(missing)}: missing")
+        raise ValueError(f"missing keys: {', '.join(missing)}")
     known = {one.name: values[one.name] for one in fields(StepProfile)}
     for name in ("kv_tokens", "block_tokens", "gpu_count", "runs"):
         if not isinstance(known[name], int) or known[name] < 1:
@@ -99,7 +99,7 @@ def _costs(values: Any) -> StepCosts:
         for name in names
     }
     if not costs["step_s"] and not costs["sequence_s"]:
-        raise ValueError("costs: a decode step that takes no time never ends")
+        raise ValueError("costs: step_s and sequence_s are both 0; one must be above 0")
     return StepCosts(**costs)
 
 
@@ -111,23 +111,25 @@ def _seconds(name: str, value: object) -> float:
 
 
 def profile_text(profile: StepProfile) -> str:
-    """Return the text of a file with `profile`."""
+    """Return the content of the profile file."""
     return json.dumps({"format": _FORMAT, **profile.facts()}, indent=1) + "\n"
 
 
 def read_profile(path: Path) -> StepProfile:
-    """Return the profile in a file. Raises `ValueError` with what is wrong."""
+    """Read a profile file. Raises `ValueError` when it is not valid."""
     try:
         values: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as cause:
         raise ValueError(f"{path} cannot be read: {cause}") from cause
     if not isinstance(values, dict) or values.get("format") != _FORMAT:
-        raise ValueError(f"{path} is no profile of format {_FORMAT}, as `harness fit` writes one")
+        raise ValueError(
+            f"{path} is not a step profile of format {_FORMAT}; make one with `harness fit`"
+        )
     return profile_from(values)
 
 
 class FittedStepTime:
-    """The seconds of any step, linear in what is in it; a `core.StepTimer`."""
+    """A `core.StepTimer` with step times that are linear in the content of the step."""
 
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs
@@ -143,7 +145,7 @@ class FittedStepTime:
         queries: int,
         context_tokens: int,
         chunks: Sequence[tuple[int, int]],
-        sampled: int,  # noqa: ARG002  its cost is in that of sequences and prompts
+        sampled: int,  # noqa: ARG002  part of the cost of sequences and prompts
     ) -> float:
         """Return the seconds of a step with `chunks` of (new, earlier) prompt tokens."""
         costs = self._costs
@@ -153,5 +155,7 @@ class FittedStepTime:
         return fixed_s + slope_s * context_tokens + prompts_s
 
     def swap_s(self, tokens: int) -> float:
-        """Raise `EngineError`: a profile is of engines that compute anew what they preempt."""
-        raise EngineError(f"a profile knows nothing of swapping {tokens} tokens")
+        """Raise `EngineError`: fitted engines recompute preempted sequences instead of swapping."""
+        raise EngineError(
+            f"a step profile has no time for swapping {tokens} tokens; set preemption to recompute"
+        )

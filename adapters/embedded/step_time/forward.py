@@ -1,7 +1,7 @@
-"""The time of one pass through one model: weights, attention, all-reduce, LM head; and its roof.
+"""The time of one forward pass: weights, attention, all-reduce and LM head, and its roofline.
 
-Every part costs at least its bytes over the peak bandwidth and its arithmetic over the peak, so
-their sum is never faster than the roof.
+Every part costs at least its bytes ÷ peak bandwidth and its FLOPs ÷ peak FLOPs per second, so the
+sum is never faster than the roofline.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from harness.adapters.embedded.step_time.memory import (
 from harness.adapters.embedded.step_time.model_shape import Experts, ModelShape
 
 _WIDE = 2  # bytes of a BF16 or FP16 number
-_PRODUCTS = 4  # of a layer: QKV, output, gate and up, down
-_EXPERT_PRODUCTS = 3  # more with experts: the router, and sorting the tokens there and back
+_PRODUCTS = 4  # per layer: QKV, output, gate and up, down
+_EXPERT_PRODUCTS = 3  # additional with experts: router, sorting the tokens, and sorting them back
 
 
 class ForwardPass:
-    """The seconds of passes through `model`, whose layers `tensor_parallel` GPUs share.
+    """The seconds of forward passes of `model` on `tensor_parallel` GPUs.
 
-    `weights` is the quantization of its layers; LM head and activations are 16 bit.
-    `input_parameters` are the weights of a product before the first layer (EAGLE). All sizes and
-    times are those of one GPU, over all layers.
+    `weights` is the quantization of the layers; LM head and activations are 16 bit.
+    `input_parameters` is the number of weights of a product before the first layer (EAGLE). All
+    sizes and times are for one GPU and all layers.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ForwardPass:
         )
         self._layer_share = measured.WEIGHT_ONLY_SHARE.get(weights, 1.0)
         self._cache_share = measured.NARROW_CACHE_SHARE.get(kv_dtype, 1.0)
-        # Weights that every token goes through, and those of one expert in each layer.
+        # `common`: weights that every token uses. `expert`: weights of one expert in each layer.
         bytes_each = weight_width_bytes(weights)
         common = model.layers * model.common_parameters
         common_bytes = common * bytes_each + input_parameters * _WIDE
@@ -63,7 +63,7 @@ class ForwardPass:
         self._kv_heads = kv_heads_per_gpu(model, tensor_parallel)
         self._token_kv_bytes = kv_bytes_per_token(model, kv_dtype, tensor_parallel)
         self._heads = model.heads / tensor_parallel
-        # One query over one token of context: two products in every head of every layer.
+        # One query and one token of context: two products in each head of each layer.
         self._pair_flops = 4 * model.layers * self._heads * model.head_dim
         self._elementwise_bytes = _elementwise_bytes(model, tensor_parallel) + self._token_kv_bytes
         self._link_ratio = measured.ALL_REDUCE_LINK_BYTES_PER_S / gpu.link_bytes_per_s
@@ -71,7 +71,7 @@ class ForwardPass:
         self._dense: dict[int, float] = {}
 
     def launch_s(self, kernel_s: float) -> float:
-        """Return the host seconds to launch every kernel of a pass, each in `kernel_s`."""
+        """Return the host seconds to launch all kernels of a pass, at `kernel_s` per kernel."""
         layer_s = measured.LAYER_KERNELS * kernel_s
         if self._gpus > 1:
             layer_s += 2 * measured.ALL_REDUCE_LAUNCH_S
@@ -79,13 +79,13 @@ class ForwardPass:
 
     @property
     def pauses_s(self) -> float:
-        """GPU seconds that a pass without a graph waits between its kernels."""
+        """GPU seconds of pauses between the kernels of a pass without a CUDA graph."""
         return self._model.layers * measured.LAYER_KERNELS * measured.KERNEL_PAUSE_S
 
     def dense_s(self, tokens: int) -> float:
-        """Return the seconds of everything but attention and LM head for `tokens` tokens.
+        """Return the seconds of `tokens` tokens without attention and LM head.
 
-        One product processes all tokens of a step, of prompts and of decoding sequences.
+        One product processes all tokens of a step, both prompt tokens and decoded tokens.
         """
         known = self._dense.get(tokens)
         if known is None:
@@ -108,21 +108,21 @@ class ForwardPass:
         return self._model.layers * start_s, slope_s
 
     def _one_block_s(self, sequences: int) -> float:
-        """Return the least seconds a token of context of TensorRT-LLM's kernels of the time."""
+        """Return the minimum seconds per token of context of TensorRT-LLM's 2023/2024 kernels."""
         gpu, group = self._gpu, self._model.heads // self._model.kv_heads
         token_s = measured.ONE_BLOCK_TOKEN_S * measured.ONE_BLOCK_HZ / gpu.clock_hz
         line_s = self._model.layers * token_s / max(1, sequences)
         if group in measured.GROUPS_READ_TOGETHER[self._software]:
             return line_s
         faster = gpu.multiprocessors * gpu.clock_hz / measured.SHARE_MULTIPROCESSORS_HZ
-        wide_bytes = kv_bytes_per_token(self._model, "auto", self._gpus)  # a number takes its time
+        wide_bytes = kv_bytes_per_token(self._model, "auto", self._gpus)  # 8 bit is no faster
         return max(line_s, group * wide_bytes / (measured.L2_BYTES_PER_S * faster))
 
     def prefill_attention_s(self, chunks: Sequence[tuple[int, int]]) -> float:
         """Return the seconds of attention for chunks of (new, earlier) prompt tokens.
 
-        A kernel gives each multiprocessor a tile of one head's new tokens: few of them leave
-        multiprocessors idle, however long the context.
+        Each multiprocessor processes a tile of one head's new tokens. Few new tokens leave
+        multiprocessors idle, even with a long context.
         """
         extra, tile = measured.PREFILL_ATTENTION_EXTRA_PAIRS, measured.PREFILL_TILE_TOKENS
         pairs = context = rows = 0
@@ -137,7 +137,7 @@ class ForwardPass:
         return start_s + max(read_s, pairs * self._pair_flops / peak)
 
     def head_s(self, rows: int) -> float:
-        """Return the seconds of LM head and sampling for `rows` tokens; 0 without any."""
+        """Return the seconds of LM head and sampling for `rows` tokens; 0 for 0 tokens."""
         if not rows:
             return 0.0
         compute_s = rows * 2 * self._head_parameters / self._peak
@@ -155,10 +155,10 @@ class ForwardPass:
         decode: tuple[int, int],
         chunks: Sequence[tuple[int, int]],
     ) -> tuple[float, float]:
-        """Return the seconds of a step's bytes, and of its arithmetic, at the peaks.
+        """Return (bytes ÷ peak bandwidth, FLOPs ÷ peak FLOPs per second) of a step, in seconds.
 
-        `tokens` go through the layers and `rows` through the LM head; `decode` is (queries of a
-        sequence, tokens of context), `chunks` are (new, earlier) prompt tokens.
+        The layers process `tokens` tokens and the LM head `rows` tokens. `decode` is (queries per
+        sequence, tokens of context); `chunks` are (new, earlier) prompt tokens.
         """
         queries, context = decode
         pairs, read = queries * context, context
@@ -187,9 +187,9 @@ class ForwardPass:
         return starts_s + products_s / self._layer_share
 
     def _experts_s(self, experts: Experts, tokens: int) -> float:
-        """Return the seconds of the experts' products: those that are needed, all of their rows.
+        """Return the seconds of the products of all needed experts.
 
-        Each is a product of its own share of the tokens, which is what its efficiency goes by.
+        The number of tokens per expert determines the efficiency of each product.
         """
         if not tokens:
             return 0.0
@@ -200,7 +200,7 @@ class ForwardPass:
         return self._product_s(rows, touched * self._expert_bytes, compute_s)
 
     def _between_s(self, tokens: int) -> float:
-        """Return the seconds of what runs between the products: elementwise and all-reduce."""
+        """Return the seconds of the elementwise kernels and all-reduces between the products."""
         starts_s = measured.ELEMENTWISE_KERNELS * measured.ELEMENTWISE_START_S
         moved_s = tokens * self._elementwise_bytes / self._bandwidth
         reduce_s = 2 * self._all_reduce_s(tokens * self._model.hidden * _WIDE)
@@ -208,7 +208,10 @@ class ForwardPass:
         return layers_s + moved_s / measured.ELEMENTWISE_BANDWIDTH_SHARE
 
     def _all_reduce_s(self, message_bytes: float) -> float:
-        """Return the seconds of one all-reduce; what is not latency goes with the link's speed."""
+        """Return the seconds of one all-reduce. Only the part above the latency scales with links.
+
+        The latency is the time of an empty message.
+        """
         if self._gpus == 1:
             return 0.0
         curve = measured.ALL_REDUCE_S[self._gpus]
@@ -219,7 +222,7 @@ class ForwardPass:
         return latency_s + (curve(message_bytes) - latency_s) * self._link_ratio
 
     def _product_s(self, rows: float, weight_bytes: float, compute_s: float) -> float:
-        """Return the seconds of a product of `rows` rows, from its bytes and its time at peak."""
+        """Return the seconds of a product with `rows` rows, `weight_bytes` and time at peak."""
         share, hopper = measured.GEMM_BANDWIDTH_SHARE(rows), self._gpu.hopper
         return max(
             weight_bytes / self._streamed_per_s(share, asynchronous=hopper),
@@ -227,7 +230,7 @@ class ForwardPass:
         )
 
     def _streamed_per_s(self, share: float, *, asynchronous: bool) -> float:
-        """Return the bytes a second of a kernel that has `share` of the peak on an A100-80GB."""
+        """Return the bytes/s of a kernel that reaches `share` of the peak on an A100-80GB."""
         gpu = self._gpu
         there, memory = share**-4, measured.DRAM_SHARE**-4
         faster = gpu.multiprocessors * gpu.clock_hz / measured.SHARE_MULTIPROCESSORS_HZ
@@ -237,7 +240,7 @@ class ForwardPass:
 
 
 def _elementwise_bytes(model: ModelShape, tensor_parallel: int) -> float:
-    """Return the bytes that a token moves between the products of all layers, on one GPU.
+    """Return the bytes per token that all layers move between their products, on one GPU.
 
     Two add-and-norms read and write the activation and the residual; rotary embedding reads and
     writes queries and keys; the gated activation reads two vectors and writes one.
@@ -245,6 +248,6 @@ def _elementwise_bytes(model: ModelShape, tensor_parallel: int) -> float:
     norms = 2 * 4 * model.hidden
     rotary = 2 * (model.heads + model.kv_heads) * model.head_dim / tensor_parallel
     gate = 3 * model.active_intermediate / tensor_parallel
-    # Each expert gets a copy of its tokens and returns a vector for each, which are added up.
+    # Tokens are copied to each expert; the results of the experts are added.
     routed = 4 * model.experts.per_token * model.hidden if model.experts else 0
     return model.layers * _WIDE * (norms + rotary + gate + routed)

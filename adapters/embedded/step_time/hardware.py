@@ -1,6 +1,6 @@
-"""The only place that knows GPUs as numbers, and how a name that is not in a table is refused.
+"""The GPUs of the step-time model, and the error for an unknown name.
 
-Values are those of the vendors' data sheets, dense (without sparsity); memory is what CUDA reports.
+Values come from the vendors' data sheets, dense (without sparsity). Memory is as reported by CUDA.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from harness.adapters.base import EngineError
 
 _GIB = 2**30
-_MOST_MEANT = 3  # names that a cut one may stand for; more is no hint
+_MOST_MEANT = 3  # suggest at most so many names for an abbreviated name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU as the step-time model sees it: memory, its bandwidth, arithmetic, and links."""
+    """One GPU in the step-time model: memory, bandwidth, arithmetic and links."""
 
     name: str
-    memory_bytes: int  # what CUDA reports, less than in the name
+    memory_bytes: int  # as reported by CUDA; smaller than in the name
     bandwidth_bytes_per_s: float
     flops_per_s: float  # dense BF16 or FP16
     fp8_flops_per_s: float | None  # None: no FP8 arithmetic; FP8 can only be stored
@@ -28,10 +28,10 @@ class Gpu:
     link_bytes_per_s: float  # both directions, to the other GPUs of the machine
     host_bytes_per_s: float  # one direction, to the host's memory
     multiprocessors: int
-    clock_hz: float  # of the multiprocessors, under load
-    hopper: bool  # has Hopper's asynchronous copies: see `calibration.py` for what they bring
-    calibrated: bool  # kernels of this very GPU are in `calibration.py`
-    basis: str  # what its times rest on; printed in reports
+    clock_hz: float  # clock of the multiprocessors under load
+    hopper: bool  # has Hopper's asynchronous copies; `calibration.py` has their effect
+    calibrated: bool  # `calibration.py` has kernel times measured on this GPU
+    basis: str  # source of its times, printed in reports
 
 
 _SCALED = "not calibrated: kernels measured on A100 and H100, scaled to this GPU"
@@ -50,7 +50,7 @@ _GPUS = (
         clock_hz=1.41e9,
         hopper=False,
         calibrated=False,
-        basis="not calibrated: the A100-80GB's kernels with this memory",
+        basis="not calibrated: kernels measured on A100-80GB, with this GPU's memory",
     ),
     Gpu(
         name="a100-80gb",
@@ -135,12 +135,15 @@ _GPU_BY_NAME = {gpu.name: gpu for gpu in _GPUS}
 
 
 def all_gpus() -> tuple[Gpu, ...]:
-    """Return every GPU that is known."""
+    """Return all known GPUs."""
     return _GPUS
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the GPU called `name`, in any case. Raises `EngineError` with the nearest name."""
+    """Return the GPU called `name`, in upper or lower case.
+
+    Raises `EngineError` with the nearest name.
+    """
     gpu = _GPU_BY_NAME.get(name.strip().lower())
     if gpu is None:
         raise unknown_name("GPU", name, _GPU_BY_NAME, _GPU_BY_NAME, about="gpu")
@@ -150,17 +153,17 @@ def find_gpu(name: str) -> Gpu:
 def unknown_name(
     what: str, name: str, spellings: Iterable[str], listed: Iterable[str], *, about: str
 ) -> EngineError:
-    """Return the error for a `name` that is in no table: the likeliest names, then the list.
+    """Return the error for an unknown `name`, with the most similar names and the full list.
 
-    A name that was cut short means those that begin with it; else the nearest spelling is meant.
-    `about` is the setting that holds it.
+    Suggests names that begin with `name`, otherwise the nearest spelling. `about` is the setting
+    that contains the name.
     """
-    bare = name.strip().lower().rsplit("/", 1)[-1]  # the owner says little about the model
+    bare = name.strip().lower().rsplit("/", 1)[-1]  # without the owner of the model
     names = list(listed)
     near = [full for full in names if bare and full.startswith(bare)][:_MOST_MEANT]
     near = near or difflib.get_close_matches(bare, list(spellings), n=1)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
     error = EngineError(f"embedded engine: unknown {what} {name!r}{hint}")
-    error.add_note(f"{what}s it knows: {', '.join(names)}")
+    error.add_note(f"known {what}s: {', '.join(names)}")
     error.about = about
     return error

@@ -1,4 +1,4 @@
-"""What fills the GPUs' memory: weights, a reserve, and KV blocks in the rest."""
+"""The memory model: weights, a reserve, and KV blocks in the remaining GPU memory."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ _WIDE = 2  # bytes of a BF16 or FP16 number
 # AWQ and GPTQ checkpoints: a 16-bit scale and a 4-bit zero point for each group of 128 weights.
 _INT4_WEIGHT_BYTES = (4 + (16 + 4) / 128) / 8
 _WEIGHT_BYTES = {"none": 2.0, "fp8": 1.0, "int8": 1.0, "int4": _INT4_WEIGHT_BYTES}
-# A cached number; int8 and int4 also keep a 16-bit scale for each token and head, as vLLM's
-# int8_per_token_head and int4_per_token_head do. FP8 has one scale a tensor.
+# Bytes of one number in the KV cache. int8 and int4 also store a 16-bit scale for each token and
+# head, as vLLM's int8_per_token_head and int4_per_token_head. FP8 has one scale per tensor.
 _KV_BYTES = {"auto": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
 _KV_SCALE_BYTES = {"auto": 0, "fp8": 0, "int8": 2, "int4": 2}
 
-# Weights that may replace others to save memory; FP8 has its place by speed.
+# Narrower weights that an error suggests to save memory. FP8 is not suggested: its use is speed.
 _NARROWER = {"none": ("int8", "int4"), "fp8": ("int4",), "int8": ("int4",), "int4": ()}
 
-# Assumed: what one GPU holds beside weights, activations and KV.
-_RUNTIME_BYTES = int(1.5 * _GIB)  # CUDA context, NCCL buffers, fragments
-_GRAPH_BYTES = 1 * _GIB  # captured CUDA graphs; made once the cache is, of what it leaves
+# Assumed: memory of one GPU other than weights, activations and KV.
+_RUNTIME_BYTES = int(1.5 * _GIB)  # CUDA context, NCCL buffers, fragmentation
+_GRAPH_BYTES = 1 * _GIB  # CUDA graphs, captured after the KV cache is allocated
 RESERVE_ASSUMPTION = (
-    f"beside weights, activations and KV a GPU holds {_RUNTIME_BYTES / _GIB:g} GiB of runtime; "
-    f"{_GRAPH_BYTES / _GIB:g} GiB of CUDA graphs lies outside of the share that an engine may use"
+    f"in addition to weights, activations and KV a GPU needs {_RUNTIME_BYTES / _GIB:g} GiB of "
+    f"runtime; {_GRAPH_BYTES / _GIB:g} GiB of CUDA graphs is outside the share of memory that an "
+    "engine may use"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimits:
-    """How an engine may use the memory."""
+    """The settings that limit an engine's use of memory."""
 
     max_model_len: int
     max_num_seqs: int
@@ -43,22 +44,22 @@ class MemoryLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvCapacity:
-    """Where one GPU's share of the memory goes, in bytes, and the KV blocks that fit."""
+    """The use of one GPU's memory in bytes, and the KV blocks that fit."""
 
-    weights_bytes: int  # the drafter's included
+    weights_bytes: int  # includes the drafter's weights
     reserve_bytes: int
-    free_bytes: int  # for KV; negative when even the weights do not fit
-    token_bytes: int  # KV of one token on one GPU, the drafter's included
+    free_bytes: int  # for KV; negative when the weights and the reserve do not fit
+    token_bytes: int  # KV of one token on one GPU, including the drafter's KV
     block_size: int
 
     @property
     def blocks(self) -> int:
-        """Whole KV blocks that fit."""
+        """The number of whole KV blocks that fit."""
         return max(0, self.free_bytes) // (self.token_bytes * self.block_size)
 
     @property
     def tokens(self) -> int:
-        """Tokens whose KV fits, in whole blocks."""
+        """The number of tokens whose KV fits, in whole blocks."""
         return self.blocks * self.block_size
 
 
@@ -68,21 +69,21 @@ def weight_width_bytes(quantization: str) -> float:
 
 
 def layer_weight_bytes(model: ModelShape, quantization: str = "none") -> float:
-    """Return the bytes of one layer's matrices over all GPUs."""
+    """Return the bytes of one layer's matrices, summed over all GPUs."""
     return model.layer_parameters * _WEIGHT_BYTES[quantization]
 
 
 def weight_bytes(model: ModelShape, quantization: str = "none") -> int:
-    """Return the bytes of all weights over all GPUs.
+    """Return the bytes of all weights, summed over all GPUs.
 
-    Quantized checkpoints (AWQ, GPTQ, and vLLM's FP8) leave embeddings, LM head and norms 16 bit.
+    In quantized checkpoints (AWQ, GPTQ, vLLM's FP8) embeddings, LM head and norms stay 16 bit.
     """
     layers = model.layers * layer_weight_bytes(model, quantization)
     return round(layers + _WIDE * (model.parameters - model.layers * model.layer_parameters))
 
 
 def kv_heads_per_gpu(model: ModelShape, tensor_parallel: int) -> int:
-    """Return the KV heads that each GPU caches; with fewer heads than GPUs they are copied."""
+    """Return the KV heads that each GPU caches, at least 1 (heads are copied if necessary)."""
     return max(1, model.kv_heads // tensor_parallel)
 
 
@@ -97,8 +98,8 @@ def kv_bytes_per_token(
 def kv_capacity(deployment: Deployment, limits: MemoryLimits) -> KvCapacity:
     """Return the memory for KV on each GPU.
 
-    Raises `EngineError` when the weights do not fit, or when not even one sequence of
-    `max_model_len` does: by how much, and what would make it fit.
+    Raises `EngineError` when the weights or one sequence of `max_model_len` do not fit. The error
+    has the missing memory and the remedies.
     """
     kv = unchecked_kv_capacity(deployment, limits)
     if kv.free_bytes <= 0:
@@ -109,10 +110,10 @@ def kv_capacity(deployment: Deployment, limits: MemoryLimits) -> KvCapacity:
 
 
 def usable_bytes(deployment: Deployment, limits: MemoryLimits) -> float:
-    """Return the bytes of one GPU that weights, activations, runtime and KV may fill.
+    """Return the bytes of one GPU for weights, activations, runtime and KV.
 
-    The share that the engine was given, as far as the CUDA graphs fit into the rest: vLLM and
-    SGLang capture them last, and count none of it.
+    This is `memory_utilization` of the memory, reduced if the CUDA graphs need more than the rest.
+    vLLM and SGLang capture CUDA graphs last and do not count them.
     """
     total = deployment.gpu.memory_bytes
     graphs = _GRAPH_BYTES if deployment.cuda_graphs else 0
@@ -120,7 +121,7 @@ def usable_bytes(deployment: Deployment, limits: MemoryLimits) -> float:
 
 
 def unchecked_kv_capacity(deployment: Deployment, limits: MemoryLimits) -> KvCapacity:
-    """Return the memory for KV on each GPU, whether or not anything fits into it."""
+    """Return the memory for KV on each GPU without checking that it is sufficient."""
     model, gpus = deployment.model, deployment.tensor_parallel
     weights = weight_bytes(model, deployment.quantization) / gpus
     token_bytes = kv_bytes_per_token(model, deployment.kv_cache_dtype, gpus)
@@ -140,7 +141,10 @@ def unchecked_kv_capacity(deployment: Deployment, limits: MemoryLimits) -> KvCap
 
 
 def _drafter_bytes(deployment: Deployment, drafter: ModelShape) -> int:
-    """Return the drafter's 16-bit weights; EAGLE borrows both tables, EAGLE-3 one."""
+    """Return the bytes of the drafter's 16-bit weights.
+
+    EAGLE uses the target's embeddings and LM head; EAGLE-3 has its own LM head.
+    """
     if deployment.speculative == "draft":
         return weight_bytes(drafter)
     head = drafter.vocabulary * drafter.hidden if deployment.speculative == "eagle3" else 0
@@ -148,7 +152,7 @@ def _drafter_bytes(deployment: Deployment, drafter: ModelShape) -> int:
 
 
 def _reserve_bytes(deployment: Deployment, limits: MemoryLimits) -> int:
-    """Return what each GPU needs beside weights and KV: runtime and the largest step."""
+    """Return the bytes of runtime and of the largest step's activations on each GPU."""
     model, gpus = deployment.model, deployment.tensor_parallel
     tokens = max(limits.max_batched_tokens, limits.max_num_seqs)
     heads = (model.heads + 2 * model.kv_heads) * model.head_dim / gpus
@@ -162,8 +166,8 @@ def _too_large(deployment: Deployment, limits: MemoryLimits, kv: KvCapacity) -> 
     usable = usable_bytes(deployment, limits)
     error = EngineError(
         f"{_name(deployment)} does not fit: each GPU needs {need / _GIB:.1f} GiB before any KV "
-        f"({kv.weights_bytes / _GIB:.1f} of weights) and has {usable / _GIB:.1f}, "
-        f"{-kv.free_bytes / _GIB:.1f} too few"
+        f"({kv.weights_bytes / _GIB:.1f} GiB of weights) but has {usable / _GIB:.1f} GiB; "
+        f"{-kv.free_bytes / _GIB:.1f} GiB are missing"
     )
     error.about, remedies = _remedies(deployment, limits, "gpu")
     error.add_note(remedies)
@@ -174,21 +178,21 @@ def _too_short(deployment: Deployment, limits: MemoryLimits, kv: KvCapacity) -> 
     blocks = -(-limits.max_model_len // limits.block_size)
     missing = blocks * limits.block_size * kv.token_bytes - kv.free_bytes
     error = EngineError(
-        f"{_name(deployment)} has KV room for {kv.tokens:,} tokens, less than one sequence of "
-        f"max_model_len {limits.max_model_len:,}: {missing / _GIB:.1f} GiB too few on each GPU"
+        f"{_name(deployment)} has KV capacity for {kv.tokens:,} tokens, less than one sequence of "
+        f"max_model_len {limits.max_model_len:,}: {missing / _GIB:.1f} GiB are missing on each GPU"
     )
     if kv.tokens:
-        error.add_note(f"the longest that fits: max_model_len {kv.tokens}")
+        error.add_note(f"set max_model_len to at most {kv.tokens}")
     error.about, remedies = _remedies(deployment, limits, "max_model_len")
     error.add_note(remedies)
     return error
 
 
 def _remedies(deployment: Deployment, limits: MemoryLimits, about: str) -> tuple[str, str]:
-    """Return the setting at fault, `about` unless an odd one is, and what would make it fit.
+    """Return the setting that causes the error (default: `about`) and the remedies.
 
-    Each is tried: the usual share of memory and size of block where the file has others, then more
-    GPUs, narrower weights, else both.
+    Tries the default memory_utilization and block_size first, then more GPUs, narrower weights, and
+    both together.
     """
     usual = MemoryLimits(max_model_len=1, max_num_seqs=1, max_batched_tokens=1)
     share = max(limits.memory_utilization, usual.memory_utilization)
@@ -199,12 +203,12 @@ def _remedies(deployment: Deployment, limits: MemoryLimits, about: str) -> tuple
     ):
         if unchecked_kv_capacity(deployment, changed).tokens >= limits.max_model_len:
             found, would = getattr(limits, name), getattr(changed, name)
-            return name, f"{name} {found} is the cause; what would fit: {name} {would}"
+            return name, f"the cause is {name} {found}; set {name} to {would}"
     return about, _larger(deployment, limits)
 
 
 def _larger(deployment: Deployment, limits: MemoryLimits) -> str:
-    """Return which hardware or weights would make it fit."""
+    """Return the number of GPUs or the quantization that makes the model fit."""
     more = [
         count
         for count in (2, 4, 8)
@@ -225,8 +229,8 @@ def _larger(deployment: Deployment, limits: MemoryLimits) -> str:
         if fits(count, kind)
     ][:1]
     if found := counts + widths or both:
-        return f"what would fit: {', or '.join(found)}"
-    return "no count up to 8 GPUs and no quantization makes it fit: take a larger GPU"
+        return f"use {', or '.join(found)}"
+    return "use a larger GPU: up to 8 GPUs and every quantization are not enough"
 
 
 def _name(deployment: Deployment) -> str:

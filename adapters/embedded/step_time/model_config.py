@@ -1,4 +1,4 @@
-"""Shapes from a `config.json`, as models are published with; what is not understood is refused."""
+"""Read a model shape from the published `config.json`. Unsupported architectures are refused."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ _EXPERTS = {
     "qwen2_moe": (True, False),
     "qwen3_moe": (False, True),
 }
-_UNDERSTOOD = (*_DENSE, *_EXPERTS)
-_COUNTS = ("num_local_experts", "num_experts")  # one name or the other, by family
+_SUPPORTED = (*_DENSE, *_EXPERTS)
+_COUNTS = ("num_local_experts", "num_experts")  # the name depends on the model family
 
 
 def config_path(model: str) -> Path | None:
-    """Return the `config.json` that `model` names as a file or by its folder; None for a name.
+    """Return the `config.json` if `model` is a path to that file or its folder; None for a name.
 
-    What looks like a path, and leads nowhere, is an `EngineError`.
+    Raises `EngineError` when `model` looks like a path and the file does not exist.
     """
     path = Path(model).expanduser()
-    if os.path.isdir(path):  # noqa: PTH112  Path's own raises for a name that is too long
+    if os.path.isdir(path):  # noqa: PTH112  `Path.is_dir` raises for a too long name
         path /= "config.json"
     elif path.suffix != ".json" and not model.startswith(("/", "./", "../", "~")):
         return None
     if not os.path.isfile(path):  # noqa: PTH113  as above
-        raise _refused(path, "there is no such file", "a model's folder holds a config.json")
+        raise _refused(
+            path, "the file does not exist", "set model to a folder that contains a config.json"
+        )
     return path
 
 
 def shape_of(path: Path) -> ModelShape:
-    """Return the shape that a `config.json` describes. Raises `EngineError` with what is wrong."""
+    """Return the shape in a `config.json`. Raises `EngineError` when it is not valid."""
     config = _read(path)
     _check_kind(path, config)
     kind = config["model_type"]
@@ -56,7 +58,7 @@ def shape_of(path: Path) -> ModelShape:
         layers=number("num_hidden_layers"),
         hidden=hidden,
         heads=heads,
-        # Llama's first models have no such key: every head has its own keys and values.
+        # The first Llama models do not have this key: each query head has its own KV head.
         kv_heads=number("num_key_value_heads", heads if kind == "llama" else None),
         head_dim=number("head_dim", hidden // heads),
         intermediate=0 if experts else number("intermediate_size"),
@@ -70,7 +72,7 @@ def shape_of(path: Path) -> ModelShape:
 
 
 class _Numbers:
-    """The whole numbers of a file; a key that is missing, or holds none, is refused by its name."""
+    """A reader of whole numbers in a file. Raises `EngineError` for a missing or invalid key."""
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         self._path = path
@@ -81,34 +83,42 @@ class _Numbers:
         value = otherwise if value is None else value
         if value is None:
             raise _refused(
-                self._path, f"the key '{key}' is missing", "copy it from the model's own"
+                self._path, f"the key '{key}' is missing", "copy it from the published config.json"
             )
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise _refused(self._path, f"'{key}' is {value!r}", "expected a whole number from 1 on")
+            raise _refused(
+                self._path, f"'{key}' is {value!r}", "expected a whole number of at least 1"
+            )
         return value
 
 
 def _context(number: _Numbers, config: Mapping[str, Any]) -> int:
-    """Return the longest context that is modelled: attention here never slides over it."""
+    """Return the longest context, at most the sliding window (sliding is not modelled)."""
     longest = number("max_position_embeddings")
     slides = config.get("use_sliding_window", True) and config.get("sliding_window") is not None
     return min(longest, number("sliding_window")) if slides else longest
 
 
 def _experts(path: Path, config: Mapping[str, Any]) -> Experts:
-    """Return the experts of every layer."""
+    """Return the experts of each layer. Raises `EngineError` if layers differ."""
     number = _Numbers(path, config)
     named = next((key for key in _COUNTS if config.get(key) is not None), None)
     if named is None:
-        raise _refused(path, f"the key '{_COUNTS[0]}' or '{_COUNTS[1]}' is missing", "as published")
-    for key, all_alike in (("mlp_only_layers", []), ("decoder_sparse_step", 1)):
-        if config.get(key, all_alike) not in (None, all_alike):
+        raise _refused(
+            path,
+            f"the key '{_COUNTS[0]}' or '{_COUNTS[1]}' is missing",
+            "copy it from the published config.json",
+        )
+    for key, uniform in (("mlp_only_layers", []), ("decoder_sparse_step", 1)):
+        if config.get(key, uniform) not in (None, uniform):
             raise _refused(
-                path, f"'{key}' is {config[key]!r}", "layers that differ are not understood"
+                path, f"'{key}' is {config[key]!r}", "models with different layers are unsupported"
             )
     count, per_token = number(named), number("num_experts_per_tok")
     if per_token > count:
-        raise _refused(path, f"'num_experts_per_tok' is {per_token}", f"there are {count} experts")
+        raise _refused(
+            path, f"'num_experts_per_tok' is {per_token}", f"expected at most {count} (all experts)"
+        )
     wide = "moe_intermediate_size" if "moe_intermediate_size" in config else "intermediate_size"
     shared = config.get("shared_expert_intermediate_size")
     return Experts(
@@ -120,25 +130,29 @@ def _experts(path: Path, config: Mapping[str, Any]) -> Experts:
 
 
 def _check_kind(path: Path, config: Mapping[str, Any]) -> None:
-    """Raise `EngineError` for an architecture, or a form of it, without a `ModelShape`."""
+    """Raise `EngineError` for an unsupported architecture or a quantized checkpoint."""
     kind = config.get("model_type")
     if kind is None:
-        raise _refused(path, "the key 'model_type' is missing", "it names the architecture")
-    if kind not in _UNDERSTOOD:
-        what = f"the architecture {kind!r} is not understood"
-        raise _refused(path, what, f"those that are: {', '.join(_UNDERSTOOD)}")
+        raise _refused(
+            path, "the key 'model_type' is missing", "copy it from the published config.json"
+        )
+    if kind not in _SUPPORTED:
+        what = f"the architecture {kind!r} is not supported"
+        raise _refused(path, what, f"supported architectures: {', '.join(_SUPPORTED)}")
     if config.get("quantization_config") is not None:
-        todo = "name the model it was made from, and set the toggle quantization"
-        raise _refused(path, "its weights are quantized ('quantization_config')", todo)
+        todo = "set model to the unquantized model, and set the toggle quantization"
+        raise _refused(path, "the weights are quantized ('quantization_config')", todo)
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
-        raise _refused(path, f"not readable as JSON: {problem}", "as published") from None
+        raise _refused(
+            path, f"not valid JSON: {problem}", "copy the published config.json"
+        ) from None
     if not isinstance(data, dict):
-        raise _refused(path, "expected an object of keys and values", "as published")
+        raise _refused(path, "expected a JSON object", "copy the published config.json")
     return data
 
 

@@ -1,4 +1,4 @@
-"""The sizes of a model, and what they multiply out to: weights in all, and those one token uses."""
+"""The sizes of a model, and its numbers of weights in total and per token."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """The MLPs of a mixture-of-experts layer, of which a router sends each token to a few."""
+    """The experts (MLPs) of a mixture-of-experts layer. A router selects a few for each token."""
 
     count: int
     per_token: int
     intermediate: int  # width of one expert's gated MLP
-    shared_intermediate: int = 0  # width of an MLP beside them that all tokens go through
+    shared_intermediate: int = 0  # width of the shared MLP that processes all tokens
 
     def touched(self, tokens: int) -> float:
-        """Return how many different experts `tokens` tokens need on average.
+        """Return the mean number of different experts that `tokens` tokens need.
 
-        e·(1 − (1 − k/e)^tokens): each token draws k of e experts, whatever the others drew.
+        e·(1 − (1 − k/e)^tokens): each token independently draws k of e experts.
         """
         return self.count * (1.0 - (1.0 - self.per_token / self.count) ** tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """The sizes of a transformer with grouped-query attention and gated MLPs, one or many a layer.
+    """The sizes of a transformer with grouped-query attention and gated MLPs, dense or MoE.
 
-    `intermediate` is the MLP's width where there are no experts.
+    `intermediate` is the width of the MLP in a model without experts.
     """
 
     name: str
@@ -37,26 +37,26 @@ class ModelShape:
     head_dim: int
     intermediate: int
     vocabulary: int
-    max_position: int  # longest context that the model was made for, in tokens
+    max_position: int  # longest context of the model, in tokens
     experts: Experts | None = None
     tied_embeddings: bool = False  # the LM head is the embedding table
     qkv_bias: bool = False
     qk_norm: bool = False  # each head's queries and keys are normalised
-    default_draft: str | None = None  # a small model with the same tokens, for speculation
+    default_draft: str | None = None  # small draft model with the same vocabulary
     hugging_face: tuple[str, ...] = ()
 
     @property
     def active_intermediate(self) -> int:
-        """Width of the MLPs that one token goes through."""
+        """Total width of the MLPs that process one token."""
         if self.experts is None:
             return self.intermediate
         return self.experts.per_token * self.experts.intermediate + self.experts.shared_intermediate
 
     @property
     def common_parameters(self) -> int:
-        """Weights of one layer's products that every token goes through.
+        """Weights of one layer that every token uses.
 
-        QKV and output, and the MLP; with experts the router and the shared MLP in its place.
+        QKV, output and MLP; in a model with experts the router and the shared MLP replace the MLP.
         """
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         if self.experts is None:
@@ -72,19 +72,19 @@ class ModelShape:
 
     @property
     def layer_parameters(self) -> int:
-        """Weights of one layer's matrix products, all experts included."""
+        """Weights of one layer's matrix products, including all experts."""
         count = self.experts.count if self.experts else 0
         return self.common_parameters + count * self.expert_parameters
 
     @property
     def active_layer_parameters(self) -> int:
-        """Weights of one layer that one token is multiplied with."""
+        """Weights of one layer that one token uses."""
         per_token = self.experts.per_token if self.experts else 0
         return self.common_parameters + per_token * self.expert_parameters
 
     @property
     def parameters(self) -> int:
-        """All weights of the model, as its authors count them."""
+        """All weights of the model, counted as its authors do."""
         bias = self.head_dim * (self.heads + 2 * self.kv_heads) if self.qkv_bias else 0
         head_norms = 2 * self.head_dim if self.qk_norm else 0
         norms = self.hidden * (2 * self.layers + 1) + self.layers * head_norms

@@ -1,4 +1,4 @@
-"""The only place that knows models by name: shapes from the `config.json` of their authors."""
+"""The known models, with shapes from the `config.json` of their authors."""
 
 from __future__ import annotations
 
@@ -253,8 +253,8 @@ _MODELS = (
     ),
 )
 
-# Any spelling a user may give, in lower case → its row: the short name, the Hugging Face name,
-# and the Hugging Face name without its owner.
+# Each accepted spelling in lower case → the model: the short name, the Hugging Face name, and the
+# Hugging Face name without its owner.
 _MODEL_BY_NAME = {model.name: model for model in _MODELS} | {
     spelling.lower(): model
     for model in _MODELS
@@ -264,10 +264,11 @@ _MODEL_BY_NAME = {model.name: model for model in _MODELS} | {
 
 
 def find_model(name: str, *, about: str = "model") -> ModelShape:
-    """Return the shape of the model called `name`: a Hugging Face name or a short one, any case.
+    """Return the shape of the model called `name`.
 
-    A folder with a `config.json`, or that file itself, is a model too. `about` is the setting that
-    holds the name. Raises `EngineError` with the likeliest names and the list.
+    `name` is a short name, a Hugging Face name (both in upper or lower case), a `config.json` or
+    its folder. `about` is the setting that contains the name. Raises `EngineError` with the most
+    similar names and the full list.
     """
     model = _MODEL_BY_NAME.get(name.strip().lower())
     if model is None and (path := config_path(name.strip())) is not None:

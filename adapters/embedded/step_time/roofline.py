@@ -1,6 +1,6 @@
-"""Step time: what one engine step takes, from what its kernels move and compute.
+"""The step-time model: the seconds of an engine step from the bytes and FLOPs of its kernels.
 
-The only place that adds the passes of target and drafter, the host and the launches up to a step.
+A step is the sum of the forward passes of target and drafter, host time and kernel launches.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from harness.adapters.embedded.step_time.deployment import Deployment
 from harness.adapters.embedded.step_time.forward import ForwardPass
 from harness.adapters.embedded.step_time.memory import RESERVE_ASSUMPTION, kv_bytes_per_token
 
-_MIXED_STEPS = 4096  # whose times are remembered
+_MIXED_STEPS = 4096  # size of the cache of mixed-step times
 _Chunks = Sequence[tuple[int, int]]  # (new prompt tokens, tokens of the prompt cached before them)
 
 
 class StepTime:
     """The seconds of any step of a deployment.
 
-    A step feeds `queries` tokens of each decoding sequence (1, or k + 1 when k draft tokens are
-    verified; the runs of the drafter belong to the step) and chunks of prompts. Reading the KV
-    of decoding sequences is never hidden behind the host, which keeps a step exactly linear in
-    its context, so that many steps can be timed at once.
+    A step feeds `queries` tokens of each decoding sequence (1, or k + 1 to verify k draft tokens,
+    including the runs of the drafter) and chunks of prompts. Reading the KV of decoding sequences
+    never overlaps with host time. A step is therefore exactly linear in its context, and many steps
+    can be timed at once.
     """
 
     def __init__(self, deployment: Deployment) -> None:
@@ -42,14 +42,13 @@ class StepTime:
                 tensor_parallel=deployment.drafter_parallel,
                 input_parameters=deployment.drafter_input_parameters,
             )
-        self._mixed_line = lru_cache(maxsize=_MIXED_STEPS)(self._line)  # equal steps come often
+        self._mixed_line = lru_cache(maxsize=_MIXED_STEPS)(self._line)  # equal steps are frequent
         self._lines: dict[tuple[int, int], tuple[float, float]] = {}
 
     def decode_line(self, sequences: int, queries: int = 1) -> tuple[float, float]:
-        """Return (seconds, seconds per token of context) of a step that only decodes.
+        """Return (fixed seconds, seconds per token of context) of a step that only decodes.
 
-        Such a step takes the first plus the second times the tokens that all sequences read,
-        their own new ones included.
+        The context is the number of tokens that all sequences read, including their new tokens.
         """
         known = self._lines.get((sequences, queries))
         if known is None:
@@ -67,10 +66,9 @@ class StepTime:
     ) -> float:
         """Return the seconds of a step that decodes and computes `chunks`.
 
-        `context_tokens` are those that the decoding sequences read; a chunk is (new prompt
-        tokens, tokens already in the cache before them); `sampled` tokens go through the LM head:
-        all that decode, and one of each prompt that is now complete. Without chunks it is the
-        decode line.
+        `context_tokens` is the number of tokens that the decoding sequences read. A chunk is (new
+        prompt tokens, earlier tokens in the KV). `sampled` is the number of tokens in the LM head:
+        all decoded tokens and one per completed prompt.
         """
         if chunks:
             fixed_s, slope_s = self._mixed_line(sequences, queries, tuple(chunks), sampled)
@@ -79,9 +77,9 @@ class StepTime:
         return fixed_s + slope_s * context_tokens
 
     def swap_s(self, tokens: int) -> float:
-        """Return the seconds to copy the KV of `tokens` tokens to the host's memory, or back.
+        """Return the seconds to copy the KV of `tokens` tokens to host memory, or back.
 
-        All GPUs copy at once, each over its own link; no step runs meanwhile.
+        All GPUs copy at the same time, each over its own link. No step runs during the copy.
         """
         deployment = self._deployment
         gpus, dtype = deployment.tensor_parallel, deployment.kv_cache_dtype
@@ -92,23 +90,23 @@ class StepTime:
         return measured.SWAP_START_S + tokens * token_bytes / rate
 
     def roof_s(self, sequences: int, queries: int, context_tokens: int, chunks: _Chunks) -> float:
-        """Return the least seconds that physics allows for the target model's part of a step.
+        """Return the roofline floor of the target model's part of a step, in seconds.
 
-        Weights once, KV read and written, arithmetic: over the peaks, whichever side is longer.
-        The drafter, and the LM head of completed prompts, are left out.
+        The floor is the longer of bytes ÷ peak bandwidth (weights once, KV read and written) and
+        FLOPs ÷ peak. It excludes the drafter and the LM head of completed prompts.
         """
         return max(self.roof_sides_s(sequences, queries, context_tokens, chunks))
 
     def roof_sides_s(
         self, sequences: int, queries: int, context_tokens: int, chunks: _Chunks
     ) -> tuple[float, float]:
-        """Return both sides of that roof: seconds of its bytes, seconds of its arithmetic."""
+        """Return both sides of the roofline: seconds of the bytes, seconds of the FLOPs."""
         decoding = sequences * queries
         tokens = decoding + sum(new for new, _ in chunks)
         return self._target.roof_sides_s(tokens, decoding, (queries, context_tokens), chunks)
 
     def assumptions(self) -> tuple[str, ...]:
-        """Return the sentences a report prints beside these times: what is assumed, and on what."""
+        """Return the basis and the assumptions of these times, as sentences for the report."""
         deployment, topics = self._deployment, measured.ASSUMPTIONS
         host = "vllm-2024" if deployment.software == "vllm-2024" else "host"
         quantized = deployment.quantization in measured.WEIGHT_ONLY_SHARE
@@ -129,7 +127,7 @@ class StepTime:
     def _line(
         self, sequences: int, queries: int, chunks: _Chunks, sampled: int
     ) -> tuple[float, float]:
-        """Return (seconds, seconds per token of decoding context) of any step."""
+        """Return (fixed seconds, seconds per token of decoding context) of any step."""
         prompt_tokens = sum(new for new, _ in chunks)
         gpu_s = self._target.dense_s(sequences * queries + prompt_tokens)
         gpu_s += self._target.head_s(sampled)
@@ -151,10 +149,10 @@ class StepTime:
     def _drafting(
         self, sequences: int, runs: int, chunks: _Chunks, prompt_tokens: int
     ) -> tuple[float, float]:
-        """Return (seconds, seconds per token of context) of the drafter's part of a step.
+        """Return (fixed seconds, seconds per token of context) of the drafter's part of a step.
 
-        It caches the prompts as the target does, and runs once for each of the `runs` draft tokens
-        of a chain, once for each level of a tree: all nodes of the level before it draft at once.
+        The drafter computes the prompts like the target. It runs once per draft token of a chain,
+        or once per level of a tree, with all nodes of the previous level together.
         """
         drafter, branches = self._drafter, self._deployment.draft_branches
         if drafter is None:
@@ -174,13 +172,14 @@ class StepTime:
         return draft_s, slope_s
 
     def _runs(self, draft_tokens: int) -> int:
-        """Return how often the drafter runs for so many draft tokens; 0 for none."""
+        """Return the number of drafter runs for `draft_tokens` draft tokens."""
         return min(draft_tokens, self._deployment.draft_depth or draft_tokens)
 
     def _launches(self, runs: int, *, replayed: bool) -> tuple[float, float]:
-        """Return what launching kernels one by one costs: (host seconds, GPU seconds).
+        """Return (host seconds, GPU seconds) for launching kernels separately.
 
-        Nothing when CUDA graphs are on and hold the step, which is one that only decodes.
+        Both are 0 for a step that a CUDA graph replays: CUDA graphs are on and the step only
+        decodes.
         """
         graphs = self._deployment.cuda_graphs
         if replayed and graphs:
@@ -194,7 +193,7 @@ class StepTime:
         return launch_s, pauses_s
 
     def _verify_s(self, sequences: int, runs: int) -> float:
-        """Return the seconds that drafts add and nothing hides, as the next step needs them."""
+        """Return the seconds of verification and lookup, which the next step must wait for."""
         if not sequences or not runs:
             return 0.0
         if self._deployment.speculative == "ngram":
@@ -203,7 +202,7 @@ class StepTime:
         return measured.VERIFY_S
 
     def _host_s(self, sequences: int) -> float:
-        """Return the seconds that the host works for a step of `sequences`, prompts included."""
+        """Return the host seconds of a step with `sequences` sequences, including prompts."""
         if self._deployment.software != "vllm-2024":
             return measured.HOST_STEP_S + measured.HOST_SEQUENCE_S * sequences
         workers = self._deployment.tensor_parallel > 1
@@ -211,10 +210,10 @@ class StepTime:
         return step_s + measured.VLLM_2024_SEQUENCE_S * sequences
 
     def _with_host(self, gpu_s: float, host_s: float, launch_s: float) -> float:
-        """Return the seconds of a step whose kernels take `gpu_s` once they are launched.
+        """Return the seconds of a step from its GPU time, host time and launch time.
 
-        Launching runs ahead of the GPU. Overlapped scheduling prepares the next step meanwhile;
-        without it the GPU waits for the host between steps.
+        Kernel launches run ahead of the GPU. Overlapped scheduling prepares the next step during
+        GPU work; without it the GPU waits for the host between steps.
         """
         if self._deployment.overlap:
             return max(gpu_s, host_s + launch_s) + measured.OVERLAP_REST_S

@@ -1,4 +1,4 @@
-"""The embedded engine beside what others measured: the stated errors hold, and the script works."""
+"""Predictions of the embedded engine against published measurements, and the script for them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ERRORS = {
 
 @pytest.mark.parametrize("comparison", ACCURACIES, ids=lambda one: one.what[:30])
 def test_the_stated_errors_are_those_measured(comparison: StepTimeAccuracy) -> None:
-    """Reports print count, median and worst error; computed anew they are the same."""
+    """The printed count, median and worst error equal the recomputed ones."""
     errors = [abs(error) for error in ERRORS[comparison]]
 
     assert comparison.values == len(errors)
@@ -54,10 +54,10 @@ def test_the_stated_errors_are_those_measured(comparison: StepTimeAccuracy) -> N
     ],
     ids=["decode", "prefill", "batch", "between", "h100", "l40s"],
 )
-def test_nearly_all_figures_are_within_the_aim(
+def test_nearly_all_predictions_are_within_the_aim(
     comparison: StepTimeAccuracy, aim_percent: float, share: float
 ) -> None:
-    """Decode within 8 %, prefill within 10 %, throughput within 15 %, and centred: no bias."""
+    """Decode is within 8 %, prefill within 10 %, throughput within 15 %, without bias."""
     errors = ERRORS[comparison]
     within = sum(abs(error) <= aim_percent for error in errors)
 
@@ -65,20 +65,20 @@ def test_nearly_all_figures_are_within_the_aim(
     assert abs(statistics.median(errors)) < aim_percent / 2
 
 
-def test_the_page_shows_the_errors_as_they_are() -> None:
-    """Both tables of docs/prediction.md, as `published_values.py` writes them."""
+def test_the_page_shows_the_current_errors() -> None:
+    """Both tables of docs/prediction.md are those that `published_values.py` writes."""
     page = PAGE.read_text(encoding="utf-8")
     assert written(page, tables()) == page
-    assert page.count("<!-- comparisons -->") == page.count("<!-- single figures -->") == 1
+    assert page.count("<!-- comparisons -->") == page.count("<!-- single values -->") == 1
 
 
-def test_reports_say_how_exact_the_times_are() -> None:
-    """Each comparison of a GPU is a sentence; of a GPU that was never compared none is claimed."""
-    said = [accuracy_of(find_gpu(name)) for name in ("a100-80gb", "h100-80gb", "l40s")]
-    assert sorted(sum(said, ())) == sorted(one.sentence for one in ACCURACIES)
-    assert all("median error" in sentence and "worst" in sentence for sentence in said[0])
+def test_reports_state_the_accuracy_of_step_times() -> None:
+    """A GPU has one sentence per comparison, or a sentence that there was none."""
+    sentences = [accuracy_of(find_gpu(name)) for name in ("a100-80gb", "h100-80gb", "l40s")]
+    assert sorted(sum(sentences, ())) == sorted(one.sentence for one in ACCURACIES)
+    assert all("median error" in sentence and "worst" in sentence for sentence in sentences[0])
     (other,) = accuracy_of(find_gpu("h200"))
-    assert "no measurement" in other
+    assert "were not compared with measurements" in other
     assert known_step_errors(find_gpu("h100-80gb")) == (BETWEEN_TOKENS,)
     assert known_step_errors(find_gpu("h200")) == ()
 
@@ -108,8 +108,8 @@ TABLES = {
 }
 
 
-def test_the_script_sets_tables_beside_predictions(tmp_path: Path) -> None:
-    """Pieces that are all there are summed up over the layers; a point in no table is left out."""
+def test_the_script_compares_tables_with_predictions(tmp_path: Path) -> None:
+    """Complete sets of kernels are summed over the layers; a point in no table is skipped."""
     for name, text in TABLES.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -124,14 +124,14 @@ def test_the_script_sets_tables_beside_predictions(tmp_path: Path) -> None:
     assert f"{32 * (0.276 + 0.027 + 0.0189):.1f} ms" in decode
     (prefill,) = [line for line in lines if line.startswith("prefill llama-3-8b 1 x")]
     assert f"{32 * (0.994 + 0.088 + 0.0415):.1f} ms" in prefill
-    assert any("100.0 tokens/s" in line for line in lines)  # of both GPUs
+    assert any("100.0 tokens/s" in line for line in lines)  # of both GPUs together
     with (tmp_path / "figures.csv").open(encoding="utf-8", newline="") as file:
         kinds = [row["kind"] for row in csv.DictReader(file)]
     assert kinds == ["decode", "decode", "prefill", "first_token", "batch", "first_token"]
 
 
 def test_the_script_refuses_a_folder_without_tables(tmp_path: Path) -> None:
-    """An empty folder is an error in one line, not an empty table."""
+    """An empty folder gives a one-line error instead of an empty table."""
     done = _script(tmp_path)
     assert done.returncode == 2
     assert "holds none of the tables" in done.stderr

@@ -149,9 +149,9 @@ def test_a_model_that_does_not_fit_is_an_answer(capsys: pytest.CaptureFixture[st
 
     assert "DOES NOT FIT" in text
     assert "133.3 GiB" in text
-    assert "62.0 too few" in text
-    assert "what would fit: 2 GPUs, or quantization int8, or quantization int4" in text
-    assert "GPUs of which as many would do: 1 x b200" in text
+    assert "62.0 GiB are missing" in text
+    assert "use 2 GPUs, or quantization int8, or quantization int4" in text
+    assert "GPUs with enough memory: 1 x b200" in text
     assert "users at once" not in text
     assert document["fit"]["fits"] is False
     assert document["memory"]["kv_room_bytes"] == pytest.approx(-62.0 * 2**30, rel=1e-3)
@@ -206,8 +206,8 @@ def test_lines_stay_within_100_columns(
     [
         (("--model", "lama-3-70b"), "unknown model 'lama-3-70b'; did you mean 'llama-3-70b'?"),
         (("--gpu", "a100"), "unknown GPU 'a100'; did you mean 'a100-40gb' or 'a100-80gb'?"),
-        (("--count", "3"), "tensor_parallel 3 cannot share llama-3-70b"),
-        (("--count", "4", "--tensor-parallel", "8"), "4 GPUs make no whole copies of 8 GPUs"),
+        (("--count", "3"), "tensor_parallel 3 cannot split llama-3-70b"),
+        (("--count", "4", "--tensor-parallel", "8"), "into groups of tensor_parallel 8"),
         (("--quantization", "fp8"), "quantization fp8 needs FP8 arithmetic"),
         (("--context", "0"), "expected a whole number of at least 1, found '0'"),
         (("--memory-utilization", "1.5"), "expected a share above 0 and up to 1"),

@@ -244,8 +244,8 @@ def test_a_profile_simulates_its_machine(once: Once, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("gpu: cpu", "gpu: h200", "the profile is of my-model on 1 × cpu"),
-        ("model: my-model", "model: another", "the profile is of my-model on 1 × cpu"),
+        ("gpu: cpu", "gpu: h200", "the step profile is for my-model on 1 × cpu"),
+        ("model: my-model", "model: another", "the step profile is for my-model on 1 × cpu"),
         ("vllm.profile.json", "missing.json", "there is no file missing.json"),
         ("vllm.profile.json", "sweep.yaml", "cannot be read"),
         ("engine: embedded", "engine: sglang", "the profile is one of vllm, not of sglang"),
@@ -270,7 +270,7 @@ def test_what_is_in_the_step_times_cannot_be_flipped(tmp_path: Path) -> None:
 
     [off] = [arm for arm in plan.arms if arm.name == "cuda_graphs=off"]
     assert off.reason is not None
-    assert "not in the profile" in off.reason
+    assert "not in the step profile" in off.reason
     with pytest.raises(UnsupportedToggleError):
         step_profile(off.settings)
 
@@ -281,7 +281,7 @@ def test_what_is_in_the_step_times_cannot_be_flipped(tmp_path: Path) -> None:
         ("costs", {"step_s": -1}, "costs.step_s: expected seconds of at least 0, got -1"),
         ("kv_tokens", 0, "kv_tokens: expected a whole number of at least 1, got 0"),
         ("fixed", [], "fixed: expected an object"),
-        ("format", 7, "is no profile of format 1"),
+        ("format", 7, "is not a step profile of format 1"),
     ],
 )
 def test_an_odd_profile_is_told(tmp_path: Path, name: str, value: Any, message: str) -> None:

@@ -96,7 +96,7 @@ def comparison_table(errors: dict[StepTimeAccuracy, list[tuple[PublishedValue, f
                 f"{within} of {len(pairs)} within {aim} %",
             )
 
-    return table(("what, and who measured it", "error", "bias", "worst", "aim"), rows())
+    return table(("value and source", "error", "bias", "worst", "aim"), rows())
 
 
 def single_table(values: list[PublishedValue]) -> str:
@@ -121,7 +121,7 @@ def tables() -> dict[str, str]:
     values = measured()
     return {
         "comparisons": comparison_table(errors_of(values)),
-        "single figures": single_table(values),
+        "single values": single_table(values),
     }
 
 

@@ -1,4 +1,4 @@
-"""The tables of measured kernel times: their form, and the figures they must give back."""
+"""The tables of measured kernel times: their form, and measured values that they reproduce."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ A100 = find_gpu("a100-80gb")
 
 
 def test_a_curve_joins_its_points_and_is_flat_outside() -> None:
-    """Halfway lies the mean; before the first and beyond the last point nothing moves."""
+    """A curve is linear between points, and constant before the first and after the last."""
     curve = Curve(((1, 10.0), (3, 20.0), (4, 0.0)))
     assert [curve(x) for x in (0, 1, 2, 3, 3.5, 4, 9)] == [10, 10, 15, 20, 10, 0, 0]
 
 
-def test_an_extended_curve_goes_on_as_its_last_line_does() -> None:
-    """Beyond the last point it keeps the last slope."""
+def test_an_extended_curve_continues_its_last_line() -> None:
+    """After the last point an extended curve keeps the last slope."""
     curve = Curve(((0, 1.0), (2, 2.0), (3, 4.0)), extend=True)
     assert curve(5) == 8.0
 
 
 @pytest.mark.parametrize("gpus", sorted(ALL_REDUCE_S))
 def test_all_reduce_grows_with_the_message(gpus: int) -> None:
-    """A larger message never takes less, whatever the number of GPUs."""
+    """A larger message never takes less time, with any number of GPUs."""
     sizes = [2**i for i in range(6, 30)]
     times = [ALL_REDUCE_S[gpus](size) for size in sizes]
     assert times == sorted(times)
@@ -40,7 +40,7 @@ def test_all_reduce_grows_with_the_message(gpus: int) -> None:
 
 
 def test_all_reduce_of_four_gpus_is_as_measured() -> None:
-    """As on 4 A100 (NVIDIA aiconfigurator): 6 µs at 32 KB, 26 µs at 2 MiB, 0.54 ms at 64 MiB.
+    """Times on 4 A100 (NVIDIA aiconfigurator): 6 µs at 32 KB, 26 µs at 2 MiB, 0.54 ms at 64 MiB.
 
     Its sizes count 16-bit numbers. vidur measured 0.60 ms for 64 MiB, in bytes.
     """
@@ -53,7 +53,7 @@ def test_all_reduce_of_four_gpus_is_as_measured() -> None:
 
 @given(st.integers(1, 100_000))
 def test_products_stay_below_the_peaks(tokens: int) -> None:
-    """No share of a peak reaches 1, so no product beats the roof."""
+    """Every share of a peak is below 1, so no product is faster than the roofline."""
     assert 0.3 < calibration.GEMM_BANDWIDTH_SHARE(tokens) < 0.8
     assert 0.3 < calibration.GEMM_FLOPS_SHARE(tokens) < 0.9
     assert 0.1 < calibration.DECODE_ATTENTION_BANDWIDTH_SHARE(tokens) < 0.9
@@ -76,7 +76,7 @@ def test_products_stay_below_the_peaks(tokens: int) -> None:
     ],
 )
 def test_a_layers_products_are_as_measured(tokens: int, measured_us: float) -> None:
-    """Within 12 %: the tables are means over three engines and both sizes of model."""
+    """Products are within 12 %; the tables are means over three engines and two model sizes."""
     layers_s = _pass("llama-3-70b", 4)._products_s(tokens)
     assert layers_s / 80 * 1e6 == pytest.approx(measured_us, rel=0.12)
 
@@ -94,7 +94,7 @@ def test_a_layers_products_are_as_measured(tokens: int, measured_us: float) -> N
     ],
 )
 def test_decode_attention_is_as_measured(sequences: int, context: int, measured_us: float) -> None:
-    """Within 12 % along the fitted lines."""
+    """Decode attention is within 12 % of the measured times."""
     start_s, slope_s = _pass("llama-3-70b", 4).decode_attention(sequences, 1)
     layer_us = (start_s + slope_s * sequences * context) / 80 * 1e6
     assert layer_us == pytest.approx(measured_us, rel=0.12)
@@ -106,13 +106,13 @@ def test_decode_attention_is_as_measured(sequences: int, context: int, measured_
     [(1, 2048, 150), (1, 8192, 1692), (4, 1024, 164), (8, 512, 115), (16, 4096, 6816)],
 )
 def test_prefill_attention_is_as_measured(prompts: int, tokens: int, measured_us: float) -> None:
-    """Within 12 %, from one prompt to sixteen."""
+    """Prefill attention is within 12 % of the measured times, from one prompt to sixteen."""
     layer_us = _pass("llama-3-70b", 4).prefill_attention_s([(tokens, 0)] * prompts) / 80 * 1e6
     assert layer_us == pytest.approx(measured_us, rel=0.12)
 
 
-def test_many_queries_make_decode_attention_a_matter_of_arithmetic() -> None:
-    """One KV head under 64 query heads, INT4: 9 queries compute longer than they read."""
+def test_many_queries_make_decode_attention_compute_bound() -> None:
+    """With one KV head, 64 query heads and INT4 KV, 9 queries are compute-bound."""
     model = replace(find_model("llama-3-70b"), kv_heads=1)
     deployment = Deployment(model=model, gpu=A100, kv_cache_dtype="int4")
     passes = ForwardPass(deployment, model, tensor_parallel=1)
@@ -122,13 +122,13 @@ def test_many_queries_make_decode_attention_a_matter_of_arithmetic() -> None:
 
 
 def test_one_prompt_token_over_a_long_context_reads_all_of_it() -> None:
-    """Prefill attention cannot be faster than the stream of the KV it looks at."""
+    """Prefill attention is never faster than reading its KV at peak bandwidth."""
     whole_s = _pass("llama-3-8b", 1).prefill_attention_s([(1, 1_000_000)])
     assert whole_s > 1_000_000 * 131_072 / 2.039e12
 
 
 def test_a_short_chunk_leaves_multiprocessors_idle() -> None:
-    """A quarter of the queries over the same context takes nearly as long as all of them."""
+    """A quarter of the queries with the same context takes nearly as long as all of them."""
     passes = _pass("llama-3-70b", 4)  # 16 heads a GPU: 64 tokens are 16 tiles for 108
     assert passes.prefill_attention_s([(64, 32_768)]) > 0.9 * passes.prefill_attention_s(
         [(256, 32_768)]
@@ -136,7 +136,7 @@ def test_a_short_chunk_leaves_multiprocessors_idle() -> None:
 
 
 def test_logits_are_gathered_over_the_link() -> None:
-    """Sampling 64 tokens from shared logits waits for the link; on one GPU there is none."""
+    """Sampling 64 tokens from split logits needs the link; one GPU needs no link."""
     quick, slow = (
         _pass("llama-3-70b", gpus, link_bytes_per_s=link) for gpus, link in ((4, 600e9), (4, 60e9))
     )
@@ -147,7 +147,7 @@ def test_logits_are_gathered_over_the_link() -> None:
 
 
 def test_an_input_product_adds_its_weights_to_the_stream() -> None:
-    """EAGLE's joining product of 10^9 weights streams 2 GB at the measured share of the peak."""
+    """EAGLE's input product of 10^9 weights reads 2 GB at the measured share of the peak."""
     model = find_model("llama-3-8b")
     deployment = Deployment(model=model, gpu=A100)
     plain, joined = (
@@ -160,7 +160,7 @@ def test_an_input_product_adds_its_weights_to_the_stream() -> None:
 
 
 def test_new_tokens_write_their_cache() -> None:
-    """A narrow cache saves the bytes that 8,192 prompt tokens write between the products."""
+    """A narrow KV cache reduces the bytes that 8,192 prompt tokens write."""
     model = find_model("llama-3-8b")
     wide, narrow = (
         ForwardPass(
@@ -173,13 +173,13 @@ def test_new_tokens_write_their_cache() -> None:
     assert wide - narrow == pytest.approx(saved_bytes / 2.039e12 / share)
 
 
-def test_assumed_numbers_stand_in_their_sentences() -> None:
-    """A sentence cannot say another number than the one that is used."""
-    said = calibration.ASSUMPTIONS
-    assert f"{calibration.HOST_STEP_S * 1e3:g} ms a step" in said["host"]
-    assert f"{calibration.LAUNCH_S * 1e6:.0f} µs" in said["launch"]
-    assert "80% (int4)" in said["weight-only"]
-    assert "70% (int4)" in said["narrow-cache"]
+def test_assumption_sentences_contain_the_numbers_in_use() -> None:
+    """The number in an assumption sentence is the number that the model uses."""
+    sentences = calibration.ASSUMPTIONS
+    assert f"{calibration.HOST_STEP_S * 1e3:g} ms per step" in sentences["host"]
+    assert f"{calibration.LAUNCH_S * 1e6:.0f} µs" in sentences["launch"]
+    assert "80% (int4)" in sentences["weight-only"]
+    assert "70% (int4)" in sentences["narrow-cache"]
 
 
 def _pass(model: str, gpus: int, *, link_bytes_per_s: float = 600e9) -> ForwardPass:

@@ -1,4 +1,4 @@
-"""Mixture-of-experts models: what a step reads, what it computes, what lies in memory."""
+"""Mixture-of-experts models: bytes read, FLOPs and memory of a step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QWEN = Deployment(model=find_model("qwen3-30b-a3b"), gpu=find_gpu("a100-80gb"))
 
 
 def decode_ms(deployment: Deployment, sequences: int) -> float:
-    """Milliseconds of a step in which sequences without context decode."""
+    """Return the milliseconds of a step that decodes sequences without context."""
     return 1e3 * StepTime(deployment).decode_line(sequences)[0]
 
 
@@ -31,7 +31,7 @@ def decode_ms(deployment: Deployment, sequences: int) -> float:
 def test_touched_experts_are_the_mean_of_drawing_them(
     count: int, per_token: int, tokens: int
 ) -> None:
-    """e·(1 − (1 − k/e)^tokens) against draws of k different experts for each token."""
+    """e·(1 − (1 − k/e)^tokens) equals the mean of random draws of k experts for each token."""
     random = np.random.default_rng(7)
     drawn = [
         len({e for _ in range(tokens) for e in random.permutation(count)[:per_token].tolist()})
@@ -44,15 +44,15 @@ def test_touched_experts_are_the_mean_of_drawing_them(
 
 
 def test_one_token_touches_its_own_experts_and_many_touch_all() -> None:
-    """Two of eight for one token; for a thousand all eight."""
+    """One token needs two of eight experts; a thousand tokens need all eight."""
     experts = Experts(count=8, per_token=2, intermediate=1)
     assert experts.touched(1) == pytest.approx(2)
     assert experts.touched(1000) == pytest.approx(8)
     assert experts.touched(0) == 0
 
 
-def test_active_weights_are_those_that_the_authors_state() -> None:
-    """Of Mixtral-8x7B 12.9 of 46.7 billion weights work on a token; Qwen3-30B-A3B: 3.3 of 30.5."""
+def test_active_weights_match_the_published_numbers() -> None:
+    """A token uses 12.9 of 46.7 billion weights in Mixtral-8x7B, 3.3 of 30.5 in Qwen3-30B-A3B."""
     for name, billions in (("mixtral-8x7b", 12.9), ("qwen3-30b-a3b", 3.3), ("mixtral-8x22b", 39)):
         model = find_model(name)
         idle = model.layers * (model.layer_parameters - model.active_layer_parameters)
@@ -60,12 +60,12 @@ def test_active_weights_are_those_that_the_authors_state() -> None:
 
 
 def test_all_experts_lie_in_memory() -> None:
-    """Known answer: 46.7 billion weights of 2 bytes, however few of them a token uses."""
+    """Memory contains all 46.7 billion weights of 2 bytes, not only the active ones."""
     assert weight_bytes(MIXTRAL.model) == 2 * 46_702_792_704
 
 
 def test_the_roof_reads_the_experts_that_are_needed_and_computes_the_active_ones() -> None:
-    """Known answer at both ends: one token is bound by bytes, 8,192 by arithmetic."""
+    """One token is memory-bound and 8,192 tokens are compute-bound, at known times."""
     model, step = MIXTRAL.model, StepTime(MIXTRAL)
     head = model.vocabulary * model.hidden
     one = model.layers * (model.common_parameters + 2 * model.expert_parameters) + head
@@ -81,7 +81,7 @@ def test_the_roof_reads_the_experts_that_are_needed_and_computes_the_active_ones
 
 
 def test_a_few_sequences_read_more_experts_each() -> None:
-    """Unlike in a dense model, 8 sequences take much longer than one: they need other experts."""
+    """Unlike in a dense model, 8 sequences take much longer than one: they need more experts."""
     dense = replace(MIXTRAL, model=find_model("llama-3-8b"))
     assert decode_ms(MIXTRAL, 8) > 2.2 * decode_ms(MIXTRAL, 1)
     assert decode_ms(dense, 8) < 1.2 * decode_ms(dense, 1)
@@ -89,14 +89,14 @@ def test_a_few_sequences_read_more_experts_each() -> None:
 
 
 def test_a_mixture_is_faster_than_the_dense_model_of_its_size() -> None:
-    """One token of Mixtral reads 13 of 47 billion weights: under half the time of all of them."""
+    """One token of Mixtral reads 13 of 47 billion weights, in under half the time of all."""
     model = MIXTRAL.model
     wide = replace(model, experts=None, intermediate=8 * 14336, name="dense-47b")
     assert decode_ms(MIXTRAL, 1) < 0.5 * decode_ms(replace(MIXTRAL, model=wide), 1)
 
 
 def test_an_eagle_head_of_a_mixture_is_dense() -> None:
-    """It drafts with one MLP as wide as the experts of one token."""
+    """EAGLE's layer has one MLP as wide as the experts of one token."""
     drafter = replace(MIXTRAL, speculative="eagle").drafter
     assert drafter is not None
     assert drafter.experts is None
@@ -106,13 +106,13 @@ def test_an_eagle_head_of_a_mixture_is_dense() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 2000), st.sampled_from([MIXTRAL, QWEN]))
 def test_more_tokens_never_take_less_time(tokens: int, deployment: Deployment) -> None:
-    """Neither the experts read nor their efficiency make one more token a gain."""
+    """One more token never makes a step faster, for any number of experts."""
     layers = ForwardPass(deployment, deployment.model, tensor_parallel=deployment.tensor_parallel)
     assert layers.dense_s(tokens) <= layers.dense_s(tokens + 1)
 
 
-def test_reports_say_that_experts_were_not_measured() -> None:
-    """The sentence stands with a mixture and with nothing else."""
+def test_reports_state_that_experts_were_not_measured() -> None:
+    """Only a mixture-of-experts model has this assumption."""
     said = [
         any("no kernel of experts" in sentence for sentence in StepTime(one).assumptions())
         for one in (MIXTRAL, replace(MIXTRAL, model=find_model("llama-3-8b")))

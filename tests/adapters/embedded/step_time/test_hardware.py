@@ -1,4 +1,4 @@
-"""GPUs and models of the embedded engine: tables, names, and what may run on what."""
+"""GPUs and models of the embedded engine: tables, names, and valid combinations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from harness.adapters.embedded.step_time.models import find_model
     ],
 )
 def test_shapes_give_the_published_parameter_counts(name: str, parameters: int) -> None:
-    """Every shape multiplies out to the count in its authors' own checkpoint."""
+    """Every shape gives the number of parameters in the published checkpoint."""
     assert find_model(name).parameters == parameters
 
 
@@ -55,19 +55,19 @@ def test_shapes_give_the_published_parameter_counts(name: str, parameters: int) 
         "Meta-Llama-3-70B-Instruct",
     ],
 )
-def test_a_model_answers_to_all_its_names(spelling: str) -> None:
-    """Short and Hugging Face names find one shape, in any case, with or without the owner."""
+def test_a_model_has_several_names(spelling: str) -> None:
+    """Short and Hugging Face names give the same shape, in any case, with or without the owner."""
     assert find_model(spelling).name == "llama-3-70b"
 
 
 def test_context_limits_are_those_of_the_release() -> None:
-    """Llama 3 and 3.1 differ in nothing but the context they were made for."""
+    """Llama 3 and 3.1 differ only in the longest context."""
     assert find_model("Llama-3.1-70B").max_position == 131_072
     assert find_model("llama-3-70b").max_position == 8192
 
 
 def test_every_default_draft_is_a_model_with_the_same_tokens() -> None:
-    """A drafter must speak the target's vocabulary (Qwen pads it differently by size)."""
+    """A drafter needs the target's vocabulary (Qwen's padding differs by model size)."""
     for name in ("llama-3-8b", "llama-3-70b", "llama-3.1-405b", "qwen2.5-7b", "qwen3-8b"):
         target = find_model(name)
         draft = find_model(target.default_draft or "")
@@ -76,7 +76,7 @@ def test_every_default_draft_is_a_model_with_the_same_tokens() -> None:
 
 
 def test_an_unknown_model_names_the_nearest_and_the_list() -> None:
-    """A typing error is answered with the likely name, then with all names."""
+    """The error for a typing error suggests the nearest name and lists all names."""
     with pytest.raises(EngineError, match=r"unknown model 'meta-llama/Llama3-70B'") as caught:
         find_model("meta-llama/Llama3-70B")
 
@@ -85,7 +85,7 @@ def test_an_unknown_model_names_the_nearest_and_the_list() -> None:
 
 
 def test_an_unknown_gpu_names_the_nearest_and_the_list() -> None:
-    """A typing error is answered with the likely GPU; nonsense with the list alone."""
+    """The error for a typing error suggests the nearest GPU; otherwise it only lists all GPUs."""
     with pytest.raises(EngineError, match="did you mean 'h100-80gb'"):
         find_gpu("h100-80g")
     with pytest.raises(EngineError) as caught:
@@ -95,7 +95,7 @@ def test_an_unknown_gpu_names_the_nearest_and_the_list() -> None:
 
 
 def test_only_measured_gpus_are_called_calibrated() -> None:
-    """A GPU whose kernels were not measured says so, in the flag and in the sentence."""
+    """Flag and basis of a GPU without measured kernels state that it is not calibrated."""
     for name in ("a100-40gb", "h200", "l40s", "b200"):
         gpu = find_gpu(name)
         assert not gpu.calibrated
@@ -105,7 +105,7 @@ def test_only_measured_gpus_are_called_calibrated() -> None:
 
 
 def test_a100_peaks_cross_at_153_operations_a_byte() -> None:
-    """The A100-80GB is 312 TFLOP/s over 2.039 TB/s, and 79.2 GiB for CUDA."""
+    """The A100-80GB has 312 TFLOP/s, 2.039 TB/s, and 79.2 GiB reported by CUDA."""
     gpu = find_gpu("a100-80gb")
     assert gpu.flops_per_s / gpu.bandwidth_bytes_per_s == pytest.approx(153, abs=0.1)
     assert gpu.memory_bytes / 2**30 == pytest.approx(79.2)
@@ -113,7 +113,7 @@ def test_a100_peaks_cross_at_153_operations_a_byte() -> None:
 
 
 def test_a_context_longer_than_the_models_own_is_refused() -> None:
-    """The longest context passes, one token more does not, and the note gives the limit."""
+    """The longest context is accepted, one more token is refused, and the note has the limit."""
     model = find_model("llama-3-70b")
     check_context(model, 8192)
     with pytest.raises(EngineError, match="8,193 is outside 1 to 8,192") as caught:
@@ -125,10 +125,10 @@ def test_a_context_longer_than_the_models_own_is_refused() -> None:
 
 @pytest.mark.parametrize(("name", "gpus"), [("qwen2.5-7b", 8), ("llama-3-70b", 3)])
 def test_gpus_that_cannot_share_the_heads_are_refused(name: str, gpus: int) -> None:
-    """28 heads over 8 GPUs, or 64 over 3, leave a remainder; the counts that work are listed."""
-    with pytest.raises(EngineError, match=f"tensor_parallel {gpus} cannot share {name}") as caught:
+    """28 heads on 8 GPUs, or 64 on 3, leave a remainder; the note lists valid numbers."""
+    with pytest.raises(EngineError, match=f"tensor_parallel {gpus} cannot split {name}") as caught:
         _deployment(name, tensor_parallel=gpus)
-    assert "possible on one machine: 1, 2, 4" in caught.value.__notes__[0]
+    assert "set tensor_parallel to 1, 2, 4" in caught.value.__notes__[0]
 
 
 TINY = ModelShape(
@@ -153,13 +153,13 @@ def test_more_gpus_than_kv_heads_is_allowed() -> None:
     "odd", [replace(TINY, kv_heads=3), replace(TINY, heads=9), replace(TINY, intermediate=127)]
 )
 def test_every_split_dimension_must_be_even(odd: ModelShape) -> None:
-    """Heads, KV heads and the MLP are all cut by the number of GPUs."""
-    with pytest.raises(EngineError, match="tensor_parallel 2 cannot share tiny"):
+    """The number of GPUs must divide the heads, KV heads and MLP width."""
+    with pytest.raises(EngineError, match="tensor_parallel 2 cannot split tiny"):
         Deployment(model=odd, gpu=find_gpu("h200"), tensor_parallel=2)
 
 
 def test_fp8_weights_need_fp8_arithmetic() -> None:
-    """An A100 has none: the toggle is refused with the reason; an H100 takes it."""
+    """An A100 has no FP8 arithmetic and refuses the toggle; an H100 accepts it."""
     with pytest.raises(
         UnsupportedToggleError, match="FP8 arithmetic, which a100-80gb does not have"
     ):
@@ -168,16 +168,16 @@ def test_fp8_weights_need_fp8_arithmetic() -> None:
 
 
 def test_a_draft_model_is_the_familys_small_one_or_the_one_named() -> None:
-    """Llama 3 drafts with Llama-3.2-1B; a family without a small model must be given one."""
+    """Llama 3 uses Llama-3.2-1B; a family without a small model needs an explicit draft model."""
     assert _deployment("llama-3-70b", speculative="draft").drafter == find_model("llama-3.2-1b")
     named = find_model("llama-3-8b")
     assert _deployment("llama-3-70b", speculative="draft", draft=named).drafter == named
-    with pytest.raises(EngineError, match="no small model is known that drafts for mistral-7b"):
+    with pytest.raises(EngineError, match="mistral-7b has no default draft model"):
         _deployment("mistral-7b", speculative="draft")
 
 
 def test_eagle_drafts_with_one_layer_of_the_target() -> None:
-    """EAGLE keeps the target's vocabulary, EAGLE-3 scores 32,000 tokens; lookup has no network."""
+    """EAGLE has the target's vocabulary, EAGLE-3 has 32,000 tokens; lookup has no network."""
     eagle = _deployment("llama-3-70b", speculative="eagle").drafter
     eagle3 = _deployment("llama-3-70b", speculative="eagle3").drafter
     assert eagle is not None
@@ -189,7 +189,7 @@ def test_eagle_drafts_with_one_layer_of_the_target() -> None:
 
 
 def test_a_drafter_that_cannot_be_shared_runs_whole_on_every_gpu() -> None:
-    """Qwen2.5-0.5B has 14 heads: four GPUs each hold a copy."""
+    """Qwen2.5-0.5B has 14 heads, so each of four GPUs has a copy."""
     shared = _deployment("llama-3-70b", tensor_parallel=4, speculative="draft")
     copied = _deployment("qwen2.5-72b", tensor_parallel=4, speculative="draft")
     assert shared.drafter_parallel == 4
@@ -215,8 +215,8 @@ def _deployment(
     )
 
 
-def test_a_name_that_was_cut_short_means_those_that_begin_with_it() -> None:
-    """`h100` is an H100, not the H200 that is as near letter by letter."""
+def test_an_abbreviated_name_suggests_names_with_that_beginning() -> None:
+    """`h100` suggests the H100, not the H200, which has the same edit distance."""
     with pytest.raises(EngineError, match=r"did you mean 'h100-80gb'\?"):
         find_gpu("h100")
     with pytest.raises(EngineError, match="did you mean 'a100-40gb' or 'a100-80gb'") as caught:

@@ -1,4 +1,4 @@
-"""What each scheduling idea is for, on traffic like that of the papers that brought them."""
+"""The effect of each scheduling technique on traffic like that of its paper."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOUR_A100 = Deployment(
 
 
 def steps(core: EngineCore, asks: list[Ask]) -> Iterator[tuple[int, int]]:
-    """Submit all at once and take steps one by one; return (seconds in ns, running) of each."""
+    """Submit all requests, run single steps, and return (duration in ns, running) of each step."""
     for ask in asks:
         core.submit(ask.prompt, ask.output_tokens, 0)
     now_ns = 0
@@ -39,7 +39,7 @@ def steps(core: EngineCore, asks: list[Ask]) -> Iterator[tuple[int, int]]:
 
 
 def chats(count: int) -> list[Ask]:
-    """Requests as long as ShareGPT's: 161 tokens in and 338 out on average, at most 2,048."""
+    """Return requests like ShareGPT's: means of 161 prompt and 338 output tokens, at most 2,048."""
     random = np.random.default_rng(1)
     prompts = np.clip(random.lognormal(np.log(205) - 0.5, 1.0, count), 4, 1024).astype(int)
     answers = np.clip(random.lognormal(np.log(450) - 0.5, 1.0, count), 4, 1024).astype(int)
@@ -50,7 +50,7 @@ def chats(count: int) -> list[Ask]:
 
 
 def kv_use(*, paged: bool) -> float:
-    """Share of the KV slots held by sequences in which a token lies, over a whole run."""
+    """Return the share of allocated KV slots that contain a token, over a whole run."""
     core = EngineCore(
         config(num_blocks=2560, max_model_len=2048, paged_kv=paged, prefix_caching=False),
         LinearTimer(),
@@ -64,8 +64,8 @@ def kv_use(*, paged: bool) -> float:
     return lying / held
 
 
-def test_paging_wastes_less_than_a_block_a_sequence() -> None:
-    """As published (vLLM, SOSP 2023): tokens fill 20-38 % of contiguous memory, 96 % of paged."""
+def test_paging_wastes_less_than_a_block_per_sequence() -> None:
+    """Tokens use 20-38 % of contiguous and 96 % of paged memory, as published (vLLM, SOSP 2023)."""
     contiguous, paged = kv_use(paged=False), kv_use(paged=True)
 
     assert 0.20 < contiguous < 0.38
@@ -73,7 +73,7 @@ def test_paging_wastes_less_than_a_block_a_sequence() -> None:
 
 
 def prefix_hits(blocks: int, prefix_blocks: int, suffix_blocks: int) -> float:
-    """Share of 1,000 requests that find a whole prefix cached; 60 % begin with one of five."""
+    """Return the share of 1,000 requests with a fully cached prefix; 60 % use one of five."""
     random = np.random.default_rng(4)
     size = 16 * prefix_blocks
     prefixes = [random.integers(0, 128_000, size, dtype=np.int32) for _ in range(5)]
@@ -91,10 +91,8 @@ def prefix_hits(blocks: int, prefix_blocks: int, suffix_blocks: int) -> float:
 
 
 @pytest.mark.parametrize(("prefix_blocks", "suffix_blocks"), [(1, 0), (1, 2), (8, 8)])
-def test_a_small_cache_keeps_what_is_asked_for_often(
-    prefix_blocks: int, suffix_blocks: int
-) -> None:
-    """500 blocks of 16 tokens, least recently used out first: above 55 %, as with no limit."""
+def test_a_small_cache_keeps_frequent_prefixes(prefix_blocks: int, suffix_blocks: int) -> None:
+    """An LRU cache of 500 blocks of 16 tokens has over 55 % hits, as an unlimited cache."""
     small = prefix_hits(500, prefix_blocks, suffix_blocks)
     unlimited = prefix_hits(20_000, prefix_blocks, suffix_blocks)
 
@@ -103,7 +101,7 @@ def test_a_small_cache_keeps_what_is_asked_for_often(
 
 
 def slot_use(batching: str) -> float:
-    """Share of eight slots in use, over the time until the last request has started."""
+    """Return the share of eight slots in use until the last request starts."""
     random = np.random.default_rng(2)
     lengths = np.minimum(20 * (1 + random.pareto(1.5, 50)), 2000).astype(int)
     asks = [Ask(0, np.arange(8, dtype=np.int32) + 50 * i, int(n)) for i, n in enumerate(lengths)]
@@ -118,7 +116,7 @@ def slot_use(batching: str) -> float:
 
 
 def test_continuous_batching_keeps_the_slots_busy() -> None:
-    """50 answers of Pareto lengths (1.5, from 20): above 80 %; static ones wait for the longest."""
+    """With 50 Pareto lengths (1.5, from 20) over 80 % of slots are busy; static batches wait."""
     continuous, static = slot_use("continuous"), slot_use("static")
 
     assert continuous > 0.8
@@ -130,7 +128,7 @@ def test_continuous_batching_keeps_the_slots_busy() -> None:
 def test_chunks_bound_how_long_a_prompt_stalls_the_others(
     chunked: bool, low_ms: float, high_ms: float
 ) -> None:
-    """On 4 A100 a prompt of 8,000 tokens stops running answers for its prefill, or for a chunk."""
+    """A prompt of 8,000 tokens on 4 A100 stalls the others for its whole prefill or one chunk."""
     core = EngineCore(config(max_model_len=8192, chunked_prefill=chunked), StepTime(FOUR_A100))
     running = Ask(0, np.arange(100, dtype=np.int32), 150)
     long = Ask(1000 * MS, np.arange(8000, dtype=np.int32) + 9000, 2)
@@ -158,7 +156,7 @@ ENGINES = st.fixed_dictionaries(
 @settings(max_examples=40, deadline=None)
 @given(engine=ENGINES, seed=st.integers(0, 10**6), model=st.sampled_from(["llama-3-8b", MIXTURE]))
 def test_no_run_is_faster_than_the_roof(engine: dict[str, object], seed: int, model: str) -> None:
-    """A whole run takes at least its bytes over the bandwidth and its arithmetic over the peak."""
+    """A whole run takes at least its bytes ÷ peak bandwidth and its FLOPs ÷ peak."""
     speculation = engine["speculation"]
     deployment = Deployment(
         model=find_model(model),
@@ -186,11 +184,11 @@ def test_no_run_is_faster_than_the_roof(engine: dict[str, object], seed: int, mo
     assert not core.scheduler.kv.references.any()
 
 
-def test_no_sequence_starves_while_others_keep_coming() -> None:
-    """First come, first served: nobody waits longer than the ones before it needed."""
+def test_no_sequence_starves_while_others_arrive() -> None:
+    """Requests start in order of arrival and wait only for earlier requests."""
     core = EngineCore(config(num_blocks=64, max_model_len=512, max_num_seqs=4), LinearTimer())
     asks = [Ask(i * 40 * MS, np.arange(30, dtype=np.int32) + i * 40, 60) for i in range(80)]
-    asks[5] = Ask(5 * 40 * MS, np.arange(400, dtype=np.int32) + 90_000, 60)  # needs half the room
+    asks[5] = Ask(5 * 40 * MS, np.arange(400, dtype=np.int32) + 90_000, 60)  # half of the blocks
 
     sequences = play(core, asks)
 

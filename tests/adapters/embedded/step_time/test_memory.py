@@ -1,4 +1,4 @@
-"""What fills the GPUs of the embedded engine, and what is said when it does not fit."""
+"""The memory model of the embedded engine, and the error when a model does not fit."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ FOUR_A100 = Deployment(model=LLAMA, gpu=find_gpu("a100-80gb"), tensor_parallel=4
 
 
 def test_kv_of_a_token_is_two_vectors_of_each_kv_head_and_layer() -> None:
-    """Llama-3-70B keeps 2 x 80 layers x 8 heads x 128 numbers of 2 bytes: 327,680."""
+    """A token of Llama-3-70B needs 2 x 80 layers x 8 heads x 128 numbers x 2 bytes = 327,680."""
     assert kv_bytes_per_token(LLAMA) == 327_680
     assert kv_bytes_per_token(find_model("llama-3-8b")) == 131_072
 
 
 def test_narrow_caches_shrink_kv_and_per_token_scales_cost_their_bytes() -> None:
-    """FP8 halves it; INT8 and INT4 add 2 bytes of scale to every vector of 128."""
+    """FP8 halves the bytes; INT8 and INT4 add a scale of 2 bytes per vector of 128."""
     assert kv_bytes_per_token(LLAMA, "fp8") == 163_840
     assert kv_bytes_per_token(LLAMA, "int8") == 163_840 + 2 * 80 * 8 * 2
     assert kv_bytes_per_token(LLAMA, "int4") == 81_920 + 2 * 80 * 8 * 2
 
 
 def test_kv_heads_are_split_until_there_is_one_each_and_copied_beyond() -> None:
-    """8 KV heads over 4 GPUs are 2 each; Qwen's 4 over 8 GPUs stay 1 each."""
+    """With 8 KV heads, each of 4 GPUs has 2; with Qwen's 4 KV heads, each of 8 GPUs has 1."""
     assert kv_bytes_per_token(LLAMA, tensor_parallel=4) == 327_680 // 4
     wide = replace(find_model("qwen2.5-7b"), heads=32)
     assert kv_bytes_per_token(wide, tensor_parallel=8) == kv_bytes_per_token(
@@ -50,7 +50,7 @@ def test_kv_heads_are_split_until_there_is_one_each_and_copied_beyond() -> None:
 
 
 def test_weights_are_two_bytes_each_and_only_layers_are_quantized() -> None:
-    """Embeddings, LM head and norms stay 16 bit, so INT8 is a little more than half."""
+    """Embeddings, LM head and norms stay 16 bit, so INT8 needs a little more than half."""
     whole = weight_bytes(LLAMA)
     tables = 2 * 2 * LLAMA.vocabulary * LLAMA.hidden
 
@@ -60,12 +60,12 @@ def test_weights_are_two_bytes_each_and_only_layers_are_quantized() -> None:
 
 
 def test_int4_weights_match_published_checkpoints() -> None:
-    """AWQ checkpoints with groups of 128 hold 39.8 GB for 70B and 5.7 GB for 8B."""
+    """AWQ checkpoints with groups of 128 have 39.8 GB for 70B and 5.7 GB for 8B."""
     assert weight_bytes(LLAMA, "int4") == pytest.approx(39.8e9, rel=0.01)
     assert weight_bytes(find_model("llama-3-8b"), "int4") == pytest.approx(5.73e9, rel=0.01)
 
 
-def test_room_is_the_allowed_share_less_weights_and_reserve() -> None:
+def test_kv_memory_is_the_allowed_share_less_weights_and_reserve() -> None:
     """Llama-3-70B leaves about 36 GiB of each of 4 A100-80GB for KV: 0.4 to 0.5 M tokens."""
     kv = kv_capacity(FOUR_A100, LIMITS)
 
@@ -80,9 +80,9 @@ def test_room_is_the_allowed_share_less_weights_and_reserve() -> None:
 
 
 def test_everything_that_takes_memory_leaves_fewer_blocks() -> None:
-    """Larger steps, more sequences, drafters and a smaller share cost KV room.
+    """Larger steps, more sequences, drafters and a smaller share reduce the KV capacity.
 
-    Graphs do where the share leaves no room for them: they lie outside of it.
+    CUDA graphs reduce it only when they do not fit outside the allowed share.
     """
     graphless = replace(FOUR_A100, cuda_graphs=False)
     whole = kv_capacity(graphless, LIMITS).tokens
@@ -102,8 +102,8 @@ def test_everything_that_takes_memory_leaves_fewer_blocks() -> None:
         assert kv_capacity(drafting, LIMITS).token_bytes > 81_920
 
 
-def test_a_drafters_memory_is_its_layers_and_what_it_does_not_borrow() -> None:
-    """EAGLE adds a layer and its input product; a draft model adds all of itself, copied or not."""
+def test_a_drafters_memory_excludes_the_weights_it_shares_with_the_target() -> None:
+    """EAGLE adds a layer and its input product; a draft model adds all of its weights."""
     plain = kv_capacity(FOUR_A100, LIMITS).weights_bytes
     eagle = kv_capacity(replace(FOUR_A100, speculative="eagle"), LIMITS)
     draft = kv_capacity(replace(FOUR_A100, speculative="draft"), LIMITS)
@@ -119,56 +119,53 @@ def test_a_drafters_memory_is_its_layers_and_what_it_does_not_borrow() -> None:
     assert kv_capacity(copied, LIMITS).weights_bytes - alone == pytest.approx(small, abs=1)
 
 
-def test_weights_that_do_not_fit_say_by_how_much_and_what_would() -> None:
-    """70B in BF16 on one A100-80GB lacks about 62 GiB; two GPUs or INT4 weights would do."""
+def test_the_error_for_weights_that_do_not_fit_has_the_missing_memory_and_remedies() -> None:
+    """70B in BF16 on one A100-80GB lacks about 62 GiB; two GPUs or INT4 weights are enough."""
     with pytest.raises(EngineError, match=r"does not fit: each GPU needs 13\d\.\d GiB") as caught:
         kv_capacity(replace(FOUR_A100, tensor_parallel=1), LIMITS)
 
-    missing = re.search(r"(\d+\.\d) too few", str(caught.value))
+    missing = re.search(r"(\d+\.\d) GiB are missing", str(caught.value))
     assert missing is not None
     assert 60 < float(missing[1]) < 65
-    assert caught.value.__notes__ == ["what would fit: 2 GPUs, or quantization int4"]
+    assert caught.value.__notes__ == ["use 2 GPUs, or quantization int4"]
 
 
-def test_when_neither_helps_alone_both_together_are_tried() -> None:
-    """405B on one A100-40GB needs more GPUs and INT4 at once."""
+def test_remedies_combine_gpus_and_quantization_if_neither_is_enough() -> None:
+    """405B on one A100-40GB needs both more GPUs and INT4."""
     deployment = Deployment(model=find_model("llama-3.1-405b"), gpu=find_gpu("a100-40gb"))
     with pytest.raises(EngineError) as caught:
         kv_capacity(deployment, LIMITS)
-    assert caught.value.__notes__ == ["what would fit: 8 GPUs with quantization int4"]
+    assert caught.value.__notes__ == ["use 8 GPUs with quantization int4"]
 
 
-def test_a_model_that_nothing_makes_fit_asks_for_a_larger_gpu() -> None:
-    """405B fits no eight halves of an L40S, whatever its weights."""
+def test_the_remedy_for_a_model_that_never_fits_is_a_larger_gpu() -> None:
+    """405B does not fit on eight L40S with any quantization."""
     deployment = Deployment(model=find_model("llama-3.1-405b"), gpu=find_gpu("l40s"))
     with pytest.raises(EngineError) as caught:
         kv_capacity(deployment, replace(LIMITS, memory_utilization=0.5))
     assert caught.value.__notes__ == [
-        "no count up to 8 GPUs and no quantization makes it fit: take a larger GPU"
+        "use a larger GPU: up to 8 GPUs and every quantization are not enough"
     ]
 
 
 def test_less_than_one_sequence_of_kv_names_the_longest_that_fits() -> None:
-    """The length in the note is accepted as it stands; one more block is not."""
+    """The engine accepts the length in the note and refuses one more token."""
     tight = Deployment(
         model=find_model("llama-3.1-70b"), gpu=find_gpu("a100-80gb"), tensor_parallel=2
     )
     with pytest.raises(EngineError, match="less than one sequence of max_model_len 131,072") as err:
         kv_capacity(tight, replace(LIMITS, max_model_len=131_072))
-    longest = int(err.value.__notes__[0].split("max_model_len ")[1])
+    longest = int(err.value.__notes__[0].split("at most ")[1])
 
     assert longest > 8192
     assert kv_capacity(tight, replace(LIMITS, max_model_len=longest)).tokens == longest
     with pytest.raises(EngineError):
         kv_capacity(tight, replace(LIMITS, max_model_len=longest + 1))
-    assert (
-        "what would fit: 4 GPUs, or quantization int8, or quantization int4"
-        in (err.value.__notes__[1])
-    )
+    assert "use 4 GPUs, or quantization int8, or quantization int4" in (err.value.__notes__[1])
 
 
 def test_every_remedy_that_is_named_works() -> None:
-    """Following a note never leads to the same error again."""
+    """Each remedy in a note removes the error."""
     for model in ("llama-3-70b", "llama-3.1-405b", "qwen2.5-72b", "mistral-7b"):
         for gpu in ("a100-40gb", "a100-80gb", "l40s", "h200"):
             deployment = Deployment(model=find_model(model), gpu=find_gpu(gpu))
@@ -184,10 +181,10 @@ def test_every_remedy_that_is_named_works() -> None:
     st.sampled_from(["none", "int8", "int4"]),
     st.floats(min_value=0.3, max_value=0.98),
 )
-def test_what_is_granted_fits_in_the_memory(
+def test_allocations_fit_in_the_memory(
     model: str, gpu: str, gpus: int, weights: str, share: float
 ) -> None:
-    """Weights, reserve and KV blocks fill the allowed share, and leave 1 GiB for the graphs."""
+    """Weights, reserve and KV blocks use the allowed share and leave 1 GiB for CUDA graphs."""
     deployment = Deployment(
         model=find_model(model), gpu=find_gpu(gpu), tensor_parallel=gpus, quantization=weights
     )
@@ -207,7 +204,8 @@ def _remedies(deployment: Deployment) -> list[str]:
         kv_capacity(deployment, LIMITS)
     except EngineError as error:
         note = error.__notes__[-1]
-        return note.split(": ")[1].split(", or ") if note.startswith("what would fit") else []
+        found = note.startswith("use ") and not note.startswith("use a larger")
+        return note.removeprefix("use ").split(", or ") if found else []
     return []
 
 
@@ -228,19 +226,19 @@ def _follow(deployment: Deployment, remedy: str) -> KvCapacity:
         (
             replace(LIMITS, memory_utilization=0.1),
             "memory_utilization",
-            "memory_utilization 0.1 is the cause; what would fit: memory_utilization 0.9",
+            "the cause is memory_utilization 0.1; set memory_utilization to 0.9",
         ),
         (
             replace(LIMITS, block_size=1_000_000),
             "block_size",
-            "block_size 1000000 is the cause; what would fit: block_size 16",
+            "the cause is block_size 1000000; set block_size to 16",
         ),
     ],
 )
-def test_an_odd_setting_is_named_before_other_hardware(
+def test_an_unusual_setting_is_suggested_before_other_hardware(
     limits: MemoryLimits, about: str, note: str
 ) -> None:
-    """Nobody buys GPUs because a share of the memory or a block was mistyped."""
+    """If the default memory_utilization or block_size fits, the error names that setting."""
     with pytest.raises(EngineError) as caught:
         kv_capacity(FOUR_A100, limits)
 
@@ -248,10 +246,10 @@ def test_an_odd_setting_is_named_before_other_hardware(
     assert caught.value.about == about
 
 
-def test_an_odd_setting_that_is_not_the_cause_is_not_blamed() -> None:
-    """70B does not fit one GPU at any share of its memory."""
+def test_an_unusual_setting_that_is_not_the_cause_is_not_named() -> None:
+    """70B does not fit on one GPU with any memory_utilization."""
     with pytest.raises(EngineError) as caught:
         kv_capacity(replace(FOUR_A100, tensor_parallel=1), replace(LIMITS, memory_utilization=0.8))
 
     assert caught.value.about == "gpu"
-    assert caught.value.__notes__ == ["what would fit: 4 GPUs, or quantization int4"]
+    assert caught.value.__notes__ == ["use 4 GPUs, or quantization int4"]

@@ -1,4 +1,4 @@
-"""Models from a `config.json`: the shape of the table, or a refusal that names the key."""
+"""Models from a `config.json`: the same shape as the table, or an error that names the key."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def without_names(shape: ModelShape) -> ModelShape:
 def test_a_file_gives_the_shape_of_the_table(
     tmp_path: Path, config: dict[str, Any], name: str
 ) -> None:
-    """By its folder or by its own path, a published file is the model of the table."""
+    """A published file gives the model of the table, by its folder or its own path."""
     folder = stored(tmp_path / "mine", config)
 
     shape = find_model(str(folder))
@@ -87,7 +87,7 @@ def test_a_file_gives_the_shape_of_the_table(
 
 
 def test_a_shared_expert_is_read_by_every_token(tmp_path: Path) -> None:
-    """Qwen1.5-MoE: 60 experts of 1,408, four a token, beside one of 5,632: 14.3 billion weights."""
+    """Qwen1.5-MoE: 60 experts of 1,408 (four per token), one of 5,632, 14.3 billion weights."""
     config = {
         **QWEN3_MOE, "model_type": "qwen2_moe", "num_experts": 60, "num_experts_per_tok": 4,
         "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632,
@@ -101,8 +101,8 @@ def test_a_shared_expert_is_read_by_every_token(tmp_path: Path) -> None:
     assert shape.active_intermediate == 4 * 1408 + 5632
 
 
-def test_a_window_of_attention_is_the_longest_context(tmp_path: Path) -> None:
-    """Within the window nothing slides; one that is not used says nothing."""
+def test_a_sliding_window_limits_the_context(tmp_path: Path) -> None:
+    """The window is the longest context; an unused window has no effect."""
     slides = {**LLAMA, "model_type": "mistral", "sliding_window": 4096}
     assert find_model(str(stored(tmp_path, slides))).max_position == 4096
     unused = {**slides, "model_type": "qwen2", "use_sliding_window": False}
@@ -117,7 +117,7 @@ def test_a_window_of_attention_is_the_longest_context(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
-    """Whatever the arithmetic needs and the file lacks is refused by its name."""
+    """The error for a missing key names the key."""
     config = {name: value for name, value in LLAMA.items() if name != key}
     with pytest.raises(EngineError, match=f"the key '{key}' is missing") as caught:
         find_model(str(stored(tmp_path, config)))
@@ -127,40 +127,40 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({**LLAMA, "model_type": "deepseek_v3"}, "architecture 'deepseek_v3' is not understood"),
+        ({**LLAMA, "model_type": "deepseek_v3"}, "architecture 'deepseek_v3' is not supported"),
         ({**LLAMA, "num_hidden_layers": "32"}, "'num_hidden_layers' is '32'"),
         ({**LLAMA, "vocab_size": 0}, "'vocab_size' is 0"),
         ({**LLAMA, "hidden_size": True}, "'hidden_size' is True"),
-        ({**LLAMA, "quantization_config": {"bits": 4}}, "its weights are quantized"),
+        ({**LLAMA, "quantization_config": {"bits": 4}}, "the weights are quantized"),
         ({**LLAMA, "model_type": "mixtral"}, "'num_local_experts' or 'num_experts' is missing"),
         ({**MIXTRAL, "num_experts_per_tok": None}, "the key 'num_experts_per_tok' is missing"),
         ({**MIXTRAL, "num_experts_per_tok": 9}, "'num_experts_per_tok' is 9"),
         ({**QWEN3_MOE, "mlp_only_layers": [0]}, "'mlp_only_layers' is \\[0\\]"),
         ({**QWEN3_MOE, "decoder_sparse_step": 2}, "'decoder_sparse_step' is 2"),
-        ([], "expected an object"),
+        ([], "expected a JSON object"),
     ],
 )
-def test_what_is_not_understood_is_refused(tmp_path: Path, config: object, message: str) -> None:
-    """One line with the file and the key, and what to do as a note."""
+def test_an_unsupported_config_is_refused(tmp_path: Path, config: object, message: str) -> None:
+    """The error has the file and the key, and the next step as a note."""
     with pytest.raises(EngineError, match=message) as caught:
         find_model(str(stored(tmp_path, config)))
     assert str(tmp_path / "config.json") in str(caught.value)
     assert caught.value.__notes__
 
 
-def test_a_path_that_leads_nowhere_is_no_name(tmp_path: Path) -> None:
-    """It is not answered with the nearest model; a file that is no JSON is refused as one."""
-    with pytest.raises(EngineError, match="there is no such file"):
+def test_a_missing_or_invalid_file_is_refused(tmp_path: Path) -> None:
+    """A missing path gives no suggestion of a model name; a file without JSON is refused."""
+    with pytest.raises(EngineError, match="the file does not exist"):
         find_model(str(tmp_path / "absent"))
-    with pytest.raises(EngineError, match="there is no such file"):
+    with pytest.raises(EngineError, match="the file does not exist"):
         find_model(str(tmp_path))
     (tmp_path / "config.json").write_text("{", encoding="utf-8")
-    with pytest.raises(EngineError, match="not readable as JSON"):
+    with pytest.raises(EngineError, match="not valid JSON"):
         find_model(str(tmp_path))
 
 
-def test_a_models_folder_is_looked_for_beside_the_sweep_file(tmp_path: Path) -> None:
-    """A folder there is taken; a name that is none stays a name."""
+def test_a_model_folder_is_relative_to_the_sweep_file(tmp_path: Path) -> None:
+    """An existing folder is used as a path; any other name stays a name."""
     folder = stored(tmp_path / "mine", LLAMA)
     assert sweep(tmp_path, model="mine").model == str(folder)
     assert sweep(tmp_path, model="./mine/config.json").model == str(folder / "config.json")

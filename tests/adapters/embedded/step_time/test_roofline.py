@@ -1,4 +1,4 @@
-"""Step times of the embedded engine: the roof, the anchors, and what each switch does to them."""
+"""Step times of the embedded engine: the roofline, known times, and the effect of each toggle."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ CHUNKS = st.lists(st.tuples(st.integers(1, 4096), st.integers(0, 32768)), max_si
 def decode_ms(
     deployment: Deployment, sequences: int, context: int = 1024, queries: int = 1
 ) -> float:
-    """Milliseconds of a step in which `sequences` of `context` tokens each decode."""
+    """Return the milliseconds of a step that decodes `sequences` of `context` tokens each."""
     fixed_s, slope_s = StepTime(deployment).decode_line(sequences, queries)
     return 1e3 * (fixed_s + slope_s * sequences * context)
 
 
 def prefill_ms(deployment: Deployment, tokens: int) -> float:
-    """Milliseconds of a step that computes one whole prompt."""
+    """Return the milliseconds of a step that computes one whole prompt."""
     return 1e3 * StepTime(deployment).step_s(0, 1, 0, [(tokens, 0)], 1)
 
 
 @st.composite
 def deployments(draw: st.DrawFn) -> Deployment:
-    """Any deployment that can exist."""
+    """Draw any valid deployment."""
     names = (
         "llama-3-8b", "llama-3-70b", "llama-3.1-405b", "mistral-7b", "qwen2.5-7b", "qwen3-30b-a3b",
         "mixtral-8x7b",
@@ -74,7 +74,7 @@ def test_no_step_is_faster_than_the_roof(
     context: int,
     chunks: list[tuple[int, int]],
 ) -> None:
-    """Bytes over peak bandwidth and arithmetic over peak bound every step from below."""
+    """Every step takes at least bytes ÷ peak bandwidth and FLOPs ÷ peak."""
     if not sequences and not chunks:
         return
     step = StepTime(deployment)
@@ -90,7 +90,7 @@ def test_no_step_is_faster_than_the_roof(
 def test_a_step_without_chunks_is_on_the_decode_line(
     deployment: Deployment, sequences: int, queries: int, context_tokens: int
 ) -> None:
-    """Exactly: the simulator adds up many such steps from the line alone."""
+    """A decode step equals the decode line exactly, because the core sums many steps from it."""
     step = StepTime(deployment)
     fixed_s, slope_s = step.decode_line(sequences, queries)
 
@@ -101,7 +101,7 @@ def test_a_step_without_chunks_is_on_the_decode_line(
 
 
 def test_the_roof_is_weights_and_cache_over_bandwidth_when_one_sequence_decodes() -> None:
-    """Known answer: 137 + 2.1 GB of matrices over 4 GPUs and 2.039 TB/s, and 1,025 tokens of KV."""
+    """The floor is 137 + 2.1 GB of matrices and 1,025 tokens of KV at 4 × 2.039 TB/s."""
     model = FOUR_A100.model
     matrices = 2 * (model.layers * model.layer_parameters + model.vocabulary * model.hidden)
 
@@ -112,7 +112,7 @@ def test_the_roof_is_weights_and_cache_over_bandwidth_when_one_sequence_decodes(
 
 
 def test_the_roof_is_arithmetic_over_peak_when_a_long_prompt_is_computed() -> None:
-    """Known answer: 2 operations a weight and token, 4 x 8,192 a layer and pair of tokens."""
+    """The floor is 2 FLOPs per weight and token plus 4 x 8,192 per layer and pair of tokens."""
     model, tokens = FOUR_A100.model, 4096
     layers = 2 * model.layers * model.layer_parameters * tokens
     attention = 4 * model.layers * model.heads * model.head_dim * tokens * (tokens + 1) // 2
@@ -123,7 +123,7 @@ def test_the_roof_is_arithmetic_over_peak_when_a_long_prompt_is_computed() -> No
 
 
 def test_the_roof_counts_the_cache_that_a_chunk_reads() -> None:
-    """Known answer: one token over 100,000 earlier ones reads all of their KV."""
+    """One token after 100,000 earlier tokens reads the KV of all of them."""
     step = StepTime(FOUR_A100)
     read_s = step.roof_s(0, 1, 0, [(1, 100_000)]) - step.roof_s(0, 1, 0, [(1, 0)])
     assert read_s == pytest.approx(100_000 * 327_680 / 4 / 2.039e12, rel=1e-6)
@@ -162,7 +162,7 @@ def test_every_cost_is_counted_as_often_as_it_happens(
     queries: int,
     times: float,
 ) -> None:
-    """Raising one constant a little lengthens a step by that much for each time it is paid."""
+    """A small increase of one constant lengthens a step once for each time the step includes it."""
     before_s, _ = StepTime(deployment).decode_line(sequences, queries)
     value = getattr(calibration, constant)
     monkeypatch.setattr(calibration, constant, 1.01 * value)
@@ -173,7 +173,7 @@ def test_every_cost_is_counted_as_often_as_it_happens(
 
 
 def test_one_sequence_of_llama_3_70b_decodes_in_27_to_31_ms_on_4_a100() -> None:
-    """The anchor: kernels alone take about 27 ms over a roof of 17, twice the roof is too slow."""
+    """Kernels alone take about 27 ms and the roofline is 17 ms; twice the roofline is too slow."""
     assert 27 < decode_ms(FOUR_A100, 1) < 31
     assert 33 < decode_ms(FOUR_A100, 64) < 38
 
@@ -184,7 +184,7 @@ def test_one_sequence_of_llama_3_70b_decodes_in_27_to_31_ms_on_4_a100() -> None:
 def test_prefill_of_llama_2_70b_is_near_what_nvidia_published(
     tokens: int, published_ms: float
 ) -> None:
-    """Within 10 % of the published first-token latency on 4 A100."""
+    """The prediction is within 10 % of the published TTFT on 4 A100."""
     model = find_model("llama-2-70b")
     deployment = replace(FOUR_A100, model=model, software="trtllm-2023")
     assert prefill_ms(deployment, tokens) == pytest.approx(published_ms, rel=0.10)
@@ -198,7 +198,7 @@ def test_prefill_of_llama_2_70b_is_near_what_nvidia_published(
 def test_batches_of_llama_3_8b_are_near_what_argonne_measured(
     sequences: int, published: float
 ) -> None:
-    """Within 8 % at every batch size, on a GPU that only shares the A100's arithmetic."""
+    """Predictions for the A100-40GB are within 8 % at every batch size."""
     gpu = find_gpu("a100-40gb")
     deployment = replace(ONE_A100, gpu=gpu, software="trtllm-2024")
     step = StepTime(deployment)
@@ -223,7 +223,7 @@ def test_more_work_never_takes_less_time(sequences: int, tokens: int) -> None:
 
 
 def test_prompt_and_decoding_tokens_share_the_weights() -> None:
-    """A mixed step costs more than either part and less than both in turn."""
+    """A mixed step takes longer than either part and less time than both parts in sequence."""
     step = StepTime(FOUR_A100)
     decode_s = step.step_s(32, 1, 32_000, (), 32)
     prefill_s = step.step_s(0, 1, 0, [(128, 512)], 0)
@@ -234,28 +234,28 @@ def test_prompt_and_decoding_tokens_share_the_weights() -> None:
 
 
 def test_only_sampled_tokens_pay_for_the_lm_head() -> None:
-    """A chunk that does not end its prompt skips a stream of 525 MB a GPU (0.26 ms at the peak)."""
+    """A chunk before the end of its prompt does not read 525 MB per GPU (0.26 ms at the peak)."""
     step = StepTime(FOUR_A100)
     middle_s = step.step_s(0, 1, 0, [(512, 0)], 0)
     assert step.step_s(0, 1, 0, [(512, 0)], 1) - middle_s > 0.26e-3
 
 
 def test_a_step_past_128_tokens_pays_for_another_tile() -> None:
-    """The measured jump: 129 tokens cost over a tenth more than 128, 64 hardly more than 1."""
+    """129 tokens take over a tenth longer than 128, as measured; 64 take hardly longer than 1."""
     assert decode_ms(FOUR_A100, 129) > 1.1 * decode_ms(FOUR_A100, 128)
     products = StepTime(ONE_A100)
     assert products.decode_line(64)[0] < 1.15 * products.decode_line(1)[0]
 
 
 def test_graphs_hide_launches_that_a_small_model_waits_for() -> None:
-    """Without graphs the host bounds one sequence; a large batch only pays the kernels' pauses."""
+    """Without CUDA graphs the host limits one sequence; a large batch only has kernel pauses."""
     eager = replace(FOUR_A100, cuda_graphs=False)
     assert decode_ms(eager, 1) > 1.2 * decode_ms(FOUR_A100, 1)
     assert 1.0 < decode_ms(eager, 128) / decode_ms(FOUR_A100, 128) < 1.05
 
 
 def test_a_step_with_prompt_tokens_is_not_replayed() -> None:
-    """A few prompt tokens on a fast GPU cost more than their share, as their step is launched."""
+    """A few prompt tokens on a fast GPU add launch time, because no CUDA graph replays the step."""
     fast = replace(FOUR_A100, gpu=find_gpu("b200"))
     step = StepTime(fast)
     mixed_s = step.step_s(1, 1, 1000, [(1, 1000)], 1)
@@ -263,7 +263,7 @@ def test_a_step_with_prompt_tokens_is_not_replayed() -> None:
 
 
 def test_overlap_hides_the_host_behind_the_gpu() -> None:
-    """Off, every step is longer by the host's time, which grows with the sequences."""
+    """Without overlap every step is longer by the host time, which grows with the sequences."""
     serial = replace(FOUR_A100, overlap=False)
     one = decode_ms(serial, 1) - decode_ms(FOUR_A100, 1)
     many = decode_ms(serial, 128) - decode_ms(FOUR_A100, 128)
@@ -273,7 +273,7 @@ def test_overlap_hides_the_host_behind_the_gpu() -> None:
 
 
 def test_narrow_weights_help_small_batches_and_lose_large_ones() -> None:
-    """INT4 more than halves one sequence's step; at 128 its 16-bit arithmetic costs more."""
+    """INT4 more than halves the step of one sequence; with 128 sequences it is slower."""
     int8, int4 = (replace(FOUR_A100, quantization=kind) for kind in ("int8", "int4"))
     assert decode_ms(int4, 1) < decode_ms(int8, 1) < 0.7 * decode_ms(FOUR_A100, 1)
     assert decode_ms(int4, 1) < 0.5 * decode_ms(FOUR_A100, 1)
@@ -282,7 +282,7 @@ def test_narrow_weights_help_small_batches_and_lose_large_ones() -> None:
 
 
 def test_fp8_weights_also_speed_up_prefill_where_the_gpu_computes_in_fp8() -> None:
-    """On an H100 FP8 products run at twice the 16-bit peak; INT8 weights only shrink the stream."""
+    """On an H100 FP8 has twice the 16-bit peak; INT8 weights only reduce the bytes."""
     hopper = replace(FOUR_A100, gpu=find_gpu("h100-80gb"))
     plain = prefill_ms(hopper, 4096)
     assert prefill_ms(replace(hopper, quantization="fp8"), 4096) < 0.75 * plain
@@ -291,7 +291,7 @@ def test_fp8_weights_also_speed_up_prefill_where_the_gpu_computes_in_fp8() -> No
 
 @pytest.mark.parametrize(("dtype", "most"), [("fp8", 0.62), ("int8", 0.62), ("int4", 0.40)])
 def test_a_narrow_cache_cuts_what_context_costs(dtype: str, most: float) -> None:
-    """Half or a quarter of the bytes, less what widening them takes; nothing else changes."""
+    """A narrow KV cache reduces the time per token of context and changes nothing else."""
     fixed_s, slope_s = StepTime(FOUR_A100).decode_line(64)
     narrow_fixed_s, narrow_slope_s = StepTime(replace(FOUR_A100, kv_cache_dtype=dtype)).decode_line(
         64
@@ -301,7 +301,7 @@ def test_a_narrow_cache_cuts_what_context_costs(dtype: str, most: float) -> None
 
 
 def test_two_gpus_are_faster_than_one_and_slower_than_half() -> None:
-    """Sharing a model halves its stream but adds all-reduces; PCIe makes them dear."""
+    """Two GPUs halve the bytes per GPU and add all-reduces, which are slow over PCIe."""
     two = replace(ONE_A100, tensor_parallel=2)
     assert decode_ms(ONE_A100, 1) / 2 < decode_ms(two, 1) < decode_ms(ONE_A100, 1)
     pcie = replace(two, gpu=replace(two.gpu, link_bytes_per_s=64e9))
@@ -310,14 +310,14 @@ def test_two_gpus_are_faster_than_one_and_slower_than_half() -> None:
 
 @pytest.mark.parametrize("method", METHODS[1:])
 def test_drafting_makes_a_step_longer_but_not_by_a_step_per_token(method: str) -> None:
-    """Verifying 5 drafts of one sequence costs far less than the 6 steps that it may replace."""
+    """Verifying 5 draft tokens of one sequence takes far less time than 6 steps."""
     plain = decode_ms(FOUR_A100, 1)
     with_drafts = decode_ms(replace(FOUR_A100, speculative=method), 1, queries=6)
     assert plain < with_drafts < 1.5 * plain
 
 
-def test_drafters_are_dearer_the_more_they_read() -> None:
-    """A draft model of 16 layers costs more than EAGLE's one layer, lookup next to nothing."""
+def test_larger_drafters_take_longer() -> None:
+    """A draft model of 16 layers takes longer than EAGLE's one layer, and lookup almost no time."""
     times = {
         method: decode_ms(replace(FOUR_A100, speculative=method), 1, queries=6)
         for method in METHODS[1:]
@@ -330,8 +330,8 @@ def test_drafters_are_dearer_the_more_they_read() -> None:
     assert prompt_s > 1e-3  # one layer of the 80 that take 120 ms
 
 
-def test_speculation_pays_for_few_sequences_and_loses_for_many() -> None:
-    """Even if 3 of 5 drafts were always accepted, 128 sequences are better off without."""
+def test_speculation_helps_few_sequences_and_slows_many() -> None:
+    """With 3 of 5 draft tokens accepted, 128 sequences are faster without speculation."""
     eagle = replace(FOUR_A100, speculative="eagle")
     tokens_a_step = 4
     assert decode_ms(eagle, 1, queries=6) / tokens_a_step < 0.4 * decode_ms(FOUR_A100, 1)
@@ -339,16 +339,16 @@ def test_speculation_pays_for_few_sequences_and_loses_for_many() -> None:
 
 
 def test_a_step_that_does_not_draft_does_not_pay_for_a_drafter() -> None:
-    """With one query a sequence the drafter stays idle."""
+    """With one query per sequence the drafter does not run."""
     eagle = StepTime(replace(FOUR_A100, speculative="eagle"))
     assert eagle.decode_line(8, 1) == StepTime(FOUR_A100).decode_line(8, 1)
 
 
-def test_assumptions_name_what_this_deployment_rests_on() -> None:
-    """Every report is told the GPU's basis and the sentences that apply, no others."""
+def test_assumptions_are_those_of_the_deployment() -> None:
+    """A report gets the basis of the GPU and only the assumptions that apply."""
     plain = StepTime(FOUR_A100).assumptions()
     assert plain[0].endswith("calibrated on kernels measured on A100-SXM4-80GB")
-    assert not any("draft" in said or "weight-only" in said for said in plain)
+    assert not any("draft" in one or "weight-only" in one for one in plain)
     other = StepTime(
         replace(
             FOUR_A100,
@@ -360,15 +360,15 @@ def test_assumptions_name_what_this_deployment_rests_on() -> None:
         )
     ).assumptions()
     assert "not calibrated" in other[0]
-    for word in ("weight-only", "narrow KV cache", "drafter", "verifying", "GiB of runtime"):
-        assert any(word in said for said in other)
-    assert not any("overlapped" in said for said in other)
-    assert any("overlapped" in said for said in plain)
-    assert any("prompt lookup" in said for said in _assumptions("ngram"))
+    for word in ("weight-only", "4-bit KV cache", "drafter", "verifying", "GiB of runtime"):
+        assert any(word in one for one in other)
+    assert not any("overlapped" in one for one in other)
+    assert any("overlapped" in one for one in plain)
+    assert any("prompt lookup" in one for one in _assumptions("ngram"))
 
 
-def test_a_step_with_chunks_is_priced_in_microseconds() -> None:
-    """Best of three: far below the time of the millions of steps that a sweep takes."""
+def test_the_time_of_a_step_with_chunks_is_computed_in_microseconds() -> None:
+    """The best of three is fast enough for the millions of steps of a sweep."""
     step = StepTime(FOUR_A100)
     chunks = [(200, 300), (150, 0), (102, 1000)]
 
@@ -381,8 +381,8 @@ def test_a_step_with_chunks_is_priced_in_microseconds() -> None:
     assert min(thousand_s() for _ in range(3)) < 0.06
 
 
-def test_a_count_of_gpus_without_measured_all_reduce_cannot_be_asked_for() -> None:
-    """16 GPUs leave one machine, which the tables do not cover."""
+def test_a_number_of_gpus_without_measured_all_reduce_is_refused() -> None:
+    """16 GPUs need several machines, which the tables do not cover."""
     with pytest.raises(EngineError, match="tensor_parallel 16"):
         replace(FOUR_A100, tensor_parallel=16)
 
