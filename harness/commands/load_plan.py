@@ -36,7 +36,7 @@ _MOST_TURNS = 10_000
 _UNBOUNDED_TOKENS = 1 << 20  # where the server does not report how long a request may be
 _BLOCK_TOKENS = 16  # in which prefix hits are counted where the server does not report its own
 _WAIT_S = 30.0  # for a server to answer
-_TOKEN_WAIT_S = 15.0  # for a model that its server lists, and that refused every request
+_TOKEN_WAIT_S = 10.0  # for a model that its server lists, and that refused every request
 _LONGEST_NS = 366 * 86_400 * 1_000_000_000
 # The options of each kind of workload; they are refused with another kind.
 _OF_KINDS = {

@@ -108,7 +108,7 @@ def _add_server(load: argparse.ArgumentParser) -> None:
         "--wait",
         metavar="T",
         help="time for the server and its model to become ready, as '5 min' or 300 (default: 30 s; "
-        "15 s for a model that is listed and refuses every request)",
+        "10 s for a model that is listed and refuses every request)",
     )
 
 
