@@ -1,4 +1,4 @@
-"""Our records by the formulas of other load generators, to explain a disagreement."""
+"""The metrics of other load generators, computed from our records to explain a difference."""
 
 from harness.results.dialects.block import dialect_block
 from harness.results.dialects.document import DialectReport, dialect_report

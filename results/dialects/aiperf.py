@@ -1,4 +1,4 @@
-"""AIPerf's `aiperf profile`: its metrics from our records."""
+"""The metrics of AIPerf's `aiperf profile`, computed from our records."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from harness.results.dialects.tool_metric import (
 ABOUT = "aiperf profile --streaming (AIPerf 0.13)"
 APPROXIMATIONS = (
     (
-        "it counts tokens with a tokenizer of its own, unless --use-server-token-count is set; "
-        "here they are the server's usage, and prompts hold the chat template"
+        "AIPerf counts tokens with its own tokenizer, unless --use-server-token-count is set; here "
+        "tokens are the server's usage, and prompts include the chat template"
     ),
     (
-        "it takes the first chunk for 1 token, unless --per-chunk-usage is set: then its Inter "
+        "AIPerf counts the first chunk as 1 token, unless --per-chunk-usage is set: then its Inter "
         "Token Latency is our tpot_ms"
     ),
-    "its percentiles of Inter Chunk Latency come from a sketch, here they are exact",
-    "its Benchmark Duration is of the wall clock",
+    "AIPerf estimates percentiles of Inter Chunk Latency from a sketch; here they are exact",
+    "AIPerf measures Benchmark Duration with the wall clock",
     (
-        "it sees an error event only by a line `event: error`, here none is seen; one that ended "
-        "cleanly but early counts as answered there and stays failed here"
+        "AIPerf detects an error event only by a line `event: error`; here none is detected. "
+        "AIPerf counts a stream that ends early without an error as answered; here it stays failed"
     ),
 )
 
-# Kinds of failure that it does not see where the stream had brought output.
+# Kinds of failure that AIPerf does not detect if the stream had output.
 _UNSEEN = ("error_event", "aborted")
 _SPREAD = Spread(
     statistics={
@@ -55,21 +55,21 @@ _AVERAGE = Spread(statistics={"avg": (mean, "")})
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _AiperfAnswers:
-    """The valid requests; what is no metric of one is NaN."""
+    """The valid requests; NaN if a request has no such metric."""
 
     chosen: Chosen
     ttft_ms: Floats
     latency_ms: Floats
     tokens: Floats
-    itl_ms: Floats  # one a request: of two tokens and more
-    length_s: float | None  # first start to last content, of these
+    itl_ms: Floats  # one value per request with two or more tokens
+    length_s: float | None  # first start to last content of these requests
 
 
 def tool_metrics(requests: Requests, limits: Limits) -> Iterator[ToolMetric]:
-    """Yield the metrics by its own headers, in its units.
+    """Yield the metrics with AIPerf's headers and units.
 
-    A failed request, or one without content, is counted as an error and in no other metric. A
-    metric without a sample is not there.
+    A failed request, or one without content, counts as an error and is in no other metric. A metric
+    without a sample is left out.
     """
     answers = _answers(requests)
     yield from _latencies(requests, answers)
@@ -98,7 +98,7 @@ def _answers(requests: Requests) -> _AiperfAnswers:
 def _latencies(requests: Requests, answers: _AiperfAnswers) -> Iterator[ToolMetric]:
     chosen = answers.chosen
     connecting = requests.connecting(chosen)
-    bundled = "first chunk taken as 1 token" if requests.bundled(chosen) else ""
+    bundled = "first chunk counted as 1 token" if requests.bundled(chosen) else ""
     itl_ms = answers.itl_ms[~np.isnan(answers.itl_ms)]
     yield from _SPREAD.of(
         "Time to First Token (ms) {}", answers.ttft_ms, own="ttft_ms", why=connecting
@@ -141,7 +141,7 @@ def _rates(requests: Requests, answers: _AiperfAnswers) -> Iterator[ToolMetric]:
         name="Benchmark Duration (sec)",
         value=length_s,
         own="counts.duration_s",
-        why="of answered ones, to last content",
+        why="answered requests, to last content",
     )
     yield ToolMetric(name="Request Count (requests)", value=count, own="counts.ok")
     yield ToolMetric(
@@ -150,7 +150,7 @@ def _rates(requests: Requests, answers: _AiperfAnswers) -> Iterator[ToolMetric]:
 
 
 def _goodput(requests: Requests, answers: _AiperfAnswers, limits: Limits) -> Iterator[ToolMetric]:
-    """A request without the metric that a limit is for does not keep it: one token has no ITL."""
+    """Yield goodput; a request without a limited metric is not good: one token has no ITL."""
     seen = {"ttft_ms": answers.ttft_ms, "tpot_ms": answers.itl_ms, "e2e_ms": answers.latency_ms}
     good = int(meeting(limits, seen).sum())
     yield ToolMetric(

@@ -1,4 +1,4 @@
-"""The metrics of another tool in print: its name for each, its value, ours, and what differs."""
+"""The metrics of another tool as text: name, value, our value and the difference."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NAME, _VALUE = 38, 11
 
 
 def dialect_block(summary: Summary, report: DialectReport) -> str:
-    """Return a block of lines for each run, and what our records cannot show of them."""
+    """Return a block of lines for each run, followed by the approximations."""
     mark = f" ({found})" if (found := unmeasured(summary)) else ""
-    title = f"The same records by the formulas of {report.about}{mark}, to compare with it"
+    title = f"The same records with the formulas of {report.about}{mark}"
     lines = textwrap.wrap(title, _WIDTH, subsequent_indent="  ")
     for run in report.runs:
         lines += _run(report.tool, run)
@@ -39,7 +39,7 @@ def _run(tool: str, run: DialectRun) -> Iterator[str]:
 
 
 def _lines(metric: ComparedMetric) -> Iterator[str]:
-    """Yield the row of a metric, the reason for a difference in a column of its own."""
+    """Yield the row of a metric, with the reason for a difference in the last column."""
     values = f"{_number(metric.value):>{_VALUE}}{_number(metric.own_value):>{_VALUE}}"
     row = f"{metric.name:<{_NAME}}{values}"
     first, *more = textwrap.wrap(metric.why or "", _WIDTH - len(row) - 2) or [""]

@@ -1,4 +1,4 @@
-"""Stored runs in the metrics of another tool, each beside ours and with what sets them apart."""
+"""The metrics of another tool for stored runs, with our values and the reasons for differences."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from harness.results.dialects.tools import DIALECTS, ToolDialect
 from harness.results.store import LoadFacts, StoredRun, read_runs
 from harness.results.summary import RequestCounts, RunRow, Summary, WindowFacts, document_of
 
-_SAME = 5e-4  # of the larger one: values that differ by less are called the same
-_WINDOW = "of the whole run; here, its window"
+_SAME = 5e-4  # share of the larger value; values with a smaller difference count as equal
+_WINDOW = "whole run; ours is the window"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedMetric:
-    """A metric of the tool, ours in the tool's unit, and in a few words why they differ."""
+    """A metric of the tool, our metric in the tool's unit, and the reason for a difference."""
 
     name: str
     value: int | float | None
     own_name: str | None
     own_value: int | float | None
-    why: str | None  # None: they do not differ
+    why: str | None  # None: the values are equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialectRun:
-    """One run by the formulas of another tool."""
+    """One run with the formulas of another tool."""
 
     key: str
     label: str
@@ -44,13 +44,13 @@ class DialectRun:
 
     @property
     def is_steady(self) -> bool:
-        """Whether our metrics are those of a window, not of the whole run."""
+        """Whether our metrics cover a steady window instead of the whole run."""
         return self.window is not None and self.window.kind == "steady"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialectReport:
-    """The runs of a sweep by the formulas of another tool."""
+    """The runs of a sweep with the formulas of another tool."""
 
     tool: str
     about: str
@@ -63,9 +63,9 @@ class DialectReport:
 
 
 def dialect_report(directory: Path, tool: str, summary: Summary) -> DialectReport:
-    """Return the stored runs of `directory` as `tool` would state them, in the summary's order.
+    """Return the metrics of `tool` for the stored runs of `directory`, in the summary's order.
 
-    `summary` is that of the same folder; a run without requests is left out. Raises `StoreError`.
+    `summary` must be from the same folder. Runs without requests are left out. Raises `StoreError`.
     """
     dialect = DIALECTS[tool]
     stored = {run.manifest.key: run for run in read_runs(directory)}
@@ -111,7 +111,7 @@ def _own(metric: ToolMetric, row: RunRow) -> int | float | None:
     for part in metric.own.split("."):
         found = None if found is None else getattr(found, part)
     value: int | float | None = found
-    if value is None or metric.own_factor == 1:  # a count stays a whole number
+    if value is None or metric.own_factor == 1:  # a count stays an integer
         return value
     return value * metric.own_factor
 

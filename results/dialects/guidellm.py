@@ -1,4 +1,4 @@
-"""GuideLLM: its metrics from our records."""
+"""The metrics of GuideLLM, computed from our records."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from harness.results.dialects.requests import Chosen, Requests, whole_length_s
 from harness.results.dialects.tool_metric import Floats, Limits, ToolMetric, any_limit, meeting, per
 
-ABOUT = "guidellm run (GuideLLM 0.8.1), no warm-up and no cool-down"
+ABOUT = "guidellm run (GuideLLM 0.8.1), without warm-up and cool-down"
 APPROXIMATIONS = (
-    "it takes times from the wall clock, which may step",
-    "its requests end when it has read [DONE], ours with the stream, a little later",
-    "its run starts when it begins to ask; here, when the first request was due",
+    "GuideLLM reads times from the wall clock, which may be set during a run",
+    "GuideLLM ends a request when it reads [DONE]; here it ends with the stream, slightly later",
+    "GuideLLM starts a run when it sends the first request; here it starts when that one is due",
     (
-        "of a failed request, output tokens are what it had brought, and prompt tokens only what "
-        "the server told"
+        "for a failed request the output tokens are those received before the failure, and the "
+        "prompt tokens are those reported by the server, if any"
     ),
-    "a stream that ended cleanly but early counts as answered there, and stays failed here",
+    "GuideLLM counts a stream that ends early without an error as answered; here it stays failed",
 )
 
-# Kinds of failure that it does not see; and the one that it keeps apart.
+# Kinds of failure that GuideLLM does not detect, and the kind that it counts separately.
 _UNSEEN = ("aborted", "no_token")
 _CANCELLED = "cancelled"
 _SHARES: Mapping[str, float] = {"Mdn": 0.50, "p95": 0.95, "p99": 0.99}
@@ -31,7 +31,7 @@ _OURS = {"Mean": "mean", "Mdn": "p50", "p95": "p95", "p99": "p99"}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _GuidellmAnswers:
-    """The successful requests; NaN where one has no such metric."""
+    """The successful requests; NaN if a request has no such metric."""
 
     chosen: Chosen
     latency_ms: Floats
@@ -42,10 +42,10 @@ class _GuidellmAnswers:
 
 
 def tool_metrics(requests: Requests, limits: Limits) -> Iterator[ToolMetric]:
-    """Yield the metrics of its console, in its units.
+    """Yield the metrics of GuideLLM's console, in its units.
 
-    Latencies are of successful requests; rates are of all, failed ones included. An empty answer
-    is a successful request. Where there is no sample it prints 0.
+    Latencies cover successful requests; rates cover all requests, including failed ones. An empty
+    answer is a successful request. A metric without a sample is 0.
     """
     answers = _answers(requests)
     yield from _counts(requests, answers)
@@ -56,7 +56,7 @@ def tool_metrics(requests: Requests, limits: Limits) -> Iterator[ToolMetric]:
 
 
 def _answers(requests: Requests) -> _GuidellmAnswers:
-    """ITL leaves the first token out, TPOT takes the whole time over all tokens."""
+    """Return GuideLLM's latencies: ITL excludes the first token, TPOT is send to end per token."""
     chosen = requests.answered(*_UNSEEN)
     tokens = requests.tokens[chosen]
     sent_ms, first_ms, last_ms, closed_ms = (
@@ -76,21 +76,19 @@ def _answers(requests: Requests) -> _GuidellmAnswers:
 
 def _counts(requests: Requests, answers: _GuidellmAnswers) -> Iterator[ToolMetric]:
     ok, cut = int(answers.chosen.sum()), requests.failure.count(_CANCELLED)
-    yield ToolMetric(
-        name="Requests Comp", value=ok, own="counts.ok", why="an empty answer is a good one"
-    )
-    yield ToolMetric(name="Requests Inc", value=cut, own=None, why="cancelled ones, kept apart")
+    yield ToolMetric(name="Requests Comp", value=ok, own="counts.ok", why="includes empty answers")
+    yield ToolMetric(name="Requests Inc", value=cut, own=None, why="cancelled requests")
     yield ToolMetric(
         name="Requests Err",
         value=len(requests) - ok - cut,
         own="counts.failed",
-        why="cancelled ones are kept apart",
+        why="without cancelled requests",
     )
 
 
 def _latencies(requests: Requests, answers: _GuidellmAnswers) -> Iterator[ToolMetric]:
     tokens, ones = answers.tokens, np.ones(len(answers.tokens))
-    bundled = "; first chunk as 1" if requests.bundled(answers.chosen) else ""
+    bundled = "; first chunk is 1" if requests.bundled(answers.chosen) else ""
     done = "until [DONE]" if requests.ends_late(answers.chosen) else ""
     latency_s = answers.latency_ms / 1e3
     yield from _spread(
@@ -101,7 +99,7 @@ def _latencies(requests: Requests, answers: _GuidellmAnswers) -> Iterator[ToolMe
         "ITL ms", answers.itl_ms, tokens - 1, own="tpot_ms", why=f"weighted by tokens{bundled}"
     )
     yield from _spread(
-        "TPOT ms", answers.tpot_ms, tokens, own="tpot_ms", why="TTFT inside, / all tokens"
+        "TPOT ms", answers.tpot_ms, tokens, own="tpot_ms", why="includes TTFT, / all tokens"
     )
 
 
@@ -120,14 +118,14 @@ def _spread(
             value=value,
             own=f"metrics.{own}.{_OURS[word]}",
             own_factor=own_factor,
-            why=why or ("" if word == "Mean" else "its percentiles are ranks"),
+            why=why or ("" if word == "Mean" else "nearest-rank percentile"),
         )
 
 
 def _statistics(values: Floats, weights: Floats) -> dict[str, float]:
-    """Return mean and percentiles, each value counted as often as its weight; 0 of nothing.
+    """Return the weighted mean and percentiles; 0 without a value.
 
-    A percentile is the smallest value up to which that share of all weight lies.
+    A percentile is the smallest value whose cumulative weight reaches that share.
     """
     kept = ~np.isnan(values) & (weights > 0)
     if not kept.any():
@@ -141,14 +139,14 @@ def _statistics(values: Floats, weights: Floats) -> dict[str, float]:
 
 
 def _rates(requests: Requests) -> Iterator[ToolMetric]:
-    """Rates over all requests: tokens from first to last token event, requests from first to end.
+    """Yield rates over all requests: tokens per time from the first to the last token event.
 
-    The prompt's tokens count at the first token event, so of one request alone they have no rate.
+    Prompt tokens count at the first token event, so a single request has no rate of them.
     """
-    brought = ~np.isnan(requests.first_ms)
-    first_ms = np.where(brought, requests.first_ms, requests.closed_ms)
-    last_ms = np.where(brought, requests.last_ms, requests.closed_ms)
-    made = np.where(brought, requests.tokens, 0.0)
+    has_output = ~np.isnan(requests.first_ms)
+    first_ms = np.where(has_output, requests.first_ms, requests.closed_ms)
+    last_ms = np.where(has_output, requests.last_ms, requests.closed_ms)
+    made = np.where(has_output, requests.tokens, 0.0)
     given = np.nan_to_num(requests.prompt_tokens)
     length_s = whole_length_s(requests)
     under_way_ms = np.nansum(requests.closed_ms - requests.sent_ms)
@@ -159,13 +157,13 @@ def _rates(requests: Requests) -> Iterator[ToolMetric]:
         name="Requests Per Sec Mean",
         value=per(len(requests), length_s),
         own="metrics.requests_per_s",
-        why="failed requests count too" if any(requests.failure) else "",
+        why="includes failed requests" if any(requests.failure) else "",
     )
     yield ToolMetric(
         name="Input Tokens Per Sec Mean",
         value=_rate(given.sum(), first_ms, first_ms),
         own=None,
-        why="first to last first token",
+        why="between first tokens",
     )
     yield ToolMetric(
         name="Output Tokens Per Sec Mean",
@@ -188,7 +186,7 @@ def _rate(tokens: float, from_ms: Floats, to_ms: Floats) -> float:
 
 
 def _goodput(requests: Requests, answers: _GuidellmAnswers, limits: Limits) -> Iterator[ToolMetric]:
-    """A request that lacks a metric with a limit is left out; an error is none that is good."""
+    """Yield goodput; requests without a limited metric are left out, and errors are not good."""
     seen = {"ttft_ms": answers.ttft_ms, "tpot_ms": answers.itl_ms, "e2e_ms": answers.latency_ms}
     limited = [seen[name] for name, limit in limits.items() if limit is not None]
     judged = int((~np.isnan(limited).any(axis=0)).sum())

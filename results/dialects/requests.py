@@ -1,4 +1,4 @@
-"""What every tool's formulas start from: the stored requests of one run, as plain arrays."""
+"""The stored requests of one run as arrays, the input of every tool's formulas."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Chosen = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Requests:
-    """One entry a request. Times in ms since the run's origin; NaN where there is none."""
+    """Arrays with one entry per request; times in ms since the run's origin, NaN if absent."""
 
     table: RecordTable
-    failure: tuple[str | None, ...]  # the kind; None: the stream ended well and brought output
+    failure: tuple[str | None, ...]  # kind of failure; None: the stream ended normally with output
     due_ms: Floats
-    start_ms: Floats  # sent, less the time of a connection that was opened for it
+    start_ms: Floats  # sent time minus the time to open a connection
     sent_ms: Floats
     first_ms: Floats  # first token event
     last_ms: Floats  # last token event
     closed_ms: Floats
-    tokens: Floats  # of the answer: the server's count, else the events'
+    tokens: Floats  # output tokens: the server's count, or the count of the events
     asked_tokens: Floats
     prompt_tokens: Floats
-    several_turns: bool  # some conversation has more than one
+    several_turns: bool  # whether a conversation has more than one turn
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -39,7 +39,8 @@ class Requests:
     def answered(self, *forgiven: str) -> Chosen:
         """Return which requests a tool counts as answered.
 
-        Those without a failure, and those of the kinds `forgiven`, which it does not see as one.
+        These are requests without a failure, or with a kind in `forgiven`, which the tool does not
+        detect.
         """
         return np.array([kind is None or kind in forgiven for kind in self.failure], np.bool_)
 
@@ -53,21 +54,21 @@ class Requests:
         return self.table.event_time_ns[inside] / 1e6
 
     def bundled(self, chosen: Chosen) -> bool:
-        """Return whether an event of the chosen requests brought several tokens."""
+        """Return whether an event of the chosen requests contains several tokens."""
         inside = np.repeat(chosen, np.diff(self.table.offsets))
         return bool((self.table.event_tokens[inside] > 1).any())
 
     def ends_late(self, chosen: Chosen) -> bool:
-        """Return whether a stream of the chosen requests went on after its last token event."""
+        """Return whether a stream of the chosen requests ended after its last token event."""
         return bool((self.closed_ms[chosen] > self.last_ms[chosen]).any())
 
     def connecting(self, chosen: Chosen) -> str:
-        """Return, where one of the chosen requests had to connect, that its time is inside."""
+        """Return a note if a chosen request opened a connection, else an empty text."""
         waited = self.sent_ms[chosen] > self.start_ms[chosen]
-        return "connecting is inside" if waited.any() else ""
+        return "includes connecting" if waited.any() else ""
 
     def second_ms(self, chosen: Chosen) -> Floats:
-        """Return, for the chosen requests that have one, second minus first token event."""
+        """Return the time from first to second token event of the requests that have both."""
         begin = self.table.offsets[:-1][chosen & (np.diff(self.table.offsets) >= 2)]
         return (self.table.event_time_ns[begin + 1] - self.table.event_time_ns[begin]) / 1e6
 
@@ -99,14 +100,14 @@ def _ms(column: pd.Series[float]) -> Floats:
 
 
 def whole_length_s(requests: Requests) -> float | None:
-    """Return from the first due time to the last end, failed requests included; None of nothing."""
+    """Return the time from first due to last end, with failed requests; None without requests."""
     if not len(requests):
         return None
     return float(requests.closed_ms.max() - requests.due_ms.min()) / 1e3
 
 
 def most_at_once(starts_ms: Floats, ends_ms: Floats) -> int:
-    """Return how many spans overlap at most; one that ends as another begins does not."""
+    """Return the maximum number of overlapping spans; spans that only touch do not overlap."""
     times = np.concatenate([ends_ms, starts_ms])
     steps = np.concatenate([-np.ones(len(ends_ms)), np.ones(len(starts_ms))])
     return int(np.cumsum(steps[np.argsort(times, kind="stable")]).max(initial=0))

@@ -1,4 +1,4 @@
-"""What `vllm bench serve` and SGLang's client, which stems from it, take from the answers."""
+"""Formulas shared by `vllm bench serve` and SGLang's client, which is derived from it."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from harness.results.dialects.tool_metric import (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServingAnswers:
-    """The answered requests, one entry each but where said otherwise."""
+    """The answered requests, one entry per request."""
 
-    chosen: NDArray[np.bool_]  # which of all requests they are
+    chosen: NDArray[np.bool_]  # mask over all requests
     ttft_ms: Floats
-    latency_ms: Floats  # to the end that the tool takes
+    latency_ms: Floats  # until the end of a request as the tool defines it
     tokens: Floats
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of answered requests."""
         return int(self.chosen.sum())
 
     @property
     def tpot_ms(self) -> Floats:
-        """(latency - TTFT) / (tokens - 1) of those with more than one token; others have none."""
+        """(latency - TTFT) / (tokens - 1) of the requests with more than one token."""
         several = self.tokens > 1
         return (self.latency_ms - self.ttft_ms)[several] / (self.tokens[several] - 1)
 
     def good(self, limits: Limits) -> int:
-        """Return how many keep all limits; the TPOT of a single token counts as 0."""
+        """Return how many requests meet all limits; the TPOT of a single token counts as 0."""
         tpot_ms = np.zeros(self.count)
         tpot_ms[self.tokens > 1] = self.tpot_ms
         seen = {"ttft_ms": self.ttft_ms, "tpot_ms": tpot_ms, "e2e_ms": self.latency_ms}
@@ -48,16 +48,16 @@ class ServingAnswers:
 
 
 def serving_spread(statistics: Mapping[str, tuple[Statistic, str]]) -> Spread:
-    """Return these statistics as both tools print them: 0 where there is no sample."""
+    """Return the statistics as both tools print them: 0 without a sample."""
     return Spread(
         statistics={word: (zero_of_nothing(how), ours) for word, (how, ours) in statistics.items()}
     )
 
 
 def busiest_second(requests: Requests, chosen: NDArray[np.bool_]) -> float:
-    """Return the token events in the fullest second of the run, counted from the first start.
+    """Return the highest number of token events in one second, counted from the first start.
 
-    Both tools print this as peak tokens a second, though a chunk may hold several tokens.
+    Both tools print it as peak tokens per second, although a chunk may contain several tokens.
     """
     times_ms = requests.chunk_times_ms(chosen)
     if not len(times_ms):

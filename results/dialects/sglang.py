@@ -1,4 +1,4 @@
-"""SGLang's `bench_serving`, over its OpenAI chat client: its metrics from our records."""
+"""The metrics of SGLang's `bench_serving` (OpenAI chat client), computed from our records."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from harness.results.dialects.tool_metric import (
 ABOUT = "sglang.bench_serving (SGLang 0.5.23, sglang-oai-chat)"
 APPROXIMATIONS = (
     (
-        "it connects anew for each request, inside TTFT and E2E; nothing is added here where a "
-        "connection was kept"
+        "SGLang opens a connection for each request, and TTFT and E2E include it; here nothing is "
+        "added if a connection was reused"
     ),
-    "its requests end with the line [DONE], ours with the stream, a little later",
+    "SGLang ends a request with the line [DONE]; here it ends with the stream, slightly later",
     (
-        "it does not ask for usage, save in chats of several turns, and takes the length asked "
-        "for as the answer's, however early that ended"
-    ),
-    (
-        "it asks /server_info before it stops its clock; here that stops when the last stream was "
-        "closed"
+        "SGLang does not request usage, except in chats of several turns; it uses the requested "
+        "length as the length of every answer, even if the answer ended early"
     ),
     (
-        "where an SGLang server speculates it divides each gap by the tokens of its chunk: that "
-        "ITL is our itl_ms"
+        "SGLang requests /server_info before it stops its clock; here the clock stops when the "
+        "last stream is closed"
     ),
     (
-        "it sees neither an error event in a stream that began well (over /v1/completions it "
-        "does) nor an empty answer: both count as answered; so does one that ended cleanly but "
-        "early, which stays failed here"
+        "if an SGLang server uses speculation, the tool divides each gap by the tokens of its "
+        "chunk: that ITL is our itl_ms"
+    ),
+    (
+        "SGLang ignores an error event after output (except over /v1/completions) and an empty "
+        "answer; both count as answered, there and here. SGLang counts a stream that ends early "
+        "without an error as answered; here it stays failed"
     ),
 )
 
-# Kinds of failure that its chat client does not see.
+# Kinds of failure that SGLang's chat client does not detect.
 _UNSEEN = ("error_event", "aborted", "no_token")
 _P90_TO_P99 = {
     "P90": (linear(0.90), "p90"),
@@ -64,8 +64,8 @@ _OF_GAPS = serving_spread({**_OF_REQUESTS, "Max": (greatest, "")})
 def tool_metrics(requests: Requests, limits: Limits) -> Iterator[ToolMetric]:
     """Yield the lines of the tool's block, in its order and units.
 
-    Failed requests are in no line, and their number is not printed. An empty answer is a good one
-    with TTFT 0. Where there is no sample it prints 0.
+    Failed requests are in no line, and their number is not printed. An empty answer is successful
+    and has TTFT 0. A metric without a sample is 0.
     """
     answers = _answers(requests)
     yield from _counts(requests, answers)
@@ -87,7 +87,7 @@ def _answers(requests: Requests) -> ServingAnswers:
 
 
 def _given(requests: Requests, answers: ServingAnswers) -> int | None:
-    """Prompt tokens; of chats of several turns the tool adds none up."""
+    """Return the prompt tokens; 0 for chats of several turns, which the tool does not add up."""
     return 0 if requests.several_turns else total(requests.prompt_tokens[answers.chosen])
 
 
@@ -96,25 +96,25 @@ def _counts(requests: Requests, answers: ServingAnswers) -> Iterator[ToolMetric]
         name="Successful requests",
         value=answers.count,
         own="counts.ok",
-        why="does not see errors inside a stream",
+        why="ignores errors inside a stream",
     )
     yield ToolMetric(
         name="Benchmark duration (s)",
         value=whole_length_s(requests),
         own="counts.duration_s",
-        why="from when the first was due",
+        why="from the first due time",
     )
     yield ToolMetric(
         name="Total input tokens",
         value=_given(requests, answers),
         own="counts.prompt_tokens",
-        why="not added up in chats",
+        why="not counted in chats",
     )
     yield ToolMetric(
         name="Total generated tokens",
         value=int(answers.tokens.sum()),
         own="counts.output_tokens",
-        why="the lengths asked for",
+        why="the requested lengths",
     )
 
 
@@ -136,19 +136,19 @@ def _rates(requests: Requests, answers: ServingAnswers) -> Iterator[ToolMetric]:
         name="Peak output token throughput (tok/s)",
         value=busiest_second(requests, answers.chosen),
         own=None,
-        why="chunks, not tokens, of a second",
+        why="counts chunks, not tokens",
     )
     yield ToolMetric(
         name="Peak concurrent requests",
         value=_most_in_a_second(requests.start_ms[answers.chosen], answers.latency_ms),
         own=None,
-        why="all that touch one second",
+        why="all requests within one second",
     )
     yield ToolMetric(
         name="Total token throughput (tok/s)",
         value=per(added(given, made), length_s),
         own="metrics.total_tokens_per_s",
-        why="without the prompts of chats" if requests.several_turns else "",
+        why="without prompts of chats" if requests.several_turns else "",
     )
     yield ToolMetric(
         name="Concurrency",
@@ -159,7 +159,7 @@ def _rates(requests: Requests, answers: ServingAnswers) -> Iterator[ToolMetric]:
 
 
 def _most_in_a_second(starts_ms: Floats, lengths_ms: Floats) -> int:
-    """Return the most requests that were under way in the same whole second of the run."""
+    """Return the highest number of requests in flight in one whole second of the run."""
     if not len(starts_ms):
         return 0
     first = ((starts_ms - starts_ms.min()) // 1e3).astype(np.int64)
@@ -176,14 +176,14 @@ def _goodput(requests: Requests, answers: ServingAnswers, limits: Limits) -> Ite
         name="Request goodput (req/s)",
         value=per(good, whole_length_s(requests)),
         own="metrics.goodput_rps",
-        why="from the send, of the whole run",
+        why="from the send, whole run",
     )
     yield ToolMetric(
         name="SLO attainment (%)",
         value=per(100 * good, len(requests)),
         own="metrics.goodput_share",
         own_factor=100,
-        why="from the send, of all requests",
+        why="from the send, all requests",
     )
 
 
@@ -193,7 +193,7 @@ def _latencies(requests: Requests, answers: ServingAnswers) -> Iterator[ToolMetr
     connecting = requests.connecting(chosen)
     other_length = not np.array_equal(answers.tokens, requests.tokens[chosen])
     end = "; ".join(["until [DONE]"] * late + [connecting] * bool(connecting))
-    pace = "until [DONE] / (length asked for - 1)" if bundled or late or other_length else ""
+    pace = "until [DONE] / (requested length - 1)" if bundled or late or other_length else ""
     yield from _OF_E2E.of("{} E2E Latency (ms)", answers.latency_ms, own="e2e_ms", why=end)
     yield from _SPREAD.of("{} TTFT (ms)", answers.ttft_ms, own="ttft_ms", why=connecting)
     yield from _SPREAD.of("{} TPOT (ms)", answers.tpot_ms, own="tpot_ms", why=pace)
@@ -201,5 +201,5 @@ def _latencies(requests: Requests, answers: ServingAnswers) -> Iterator[ToolMetr
         "{} ITL (ms)",
         requests.chunk_gaps_ms(chosen),
         own="itl_ms",
-        why="gaps of chunks, not of tokens" if bundled else "",
+        why="gaps between chunks, not tokens" if bundled else "",
     )

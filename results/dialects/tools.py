@@ -1,7 +1,7 @@
-"""How other load generators define their metrics: our records by their formulas.
+"""The table of supported load generators.
 
-To explain a disagreement, never as the headline. Each module has `tool_metrics(requests, limits)`,
-`ABOUT` and `APPROXIMATIONS`, what our records cannot tell and how it is taken instead.
+Their metrics explain differences and are never the headline. Each module has
+`tool_metrics(requests, limits)`, `ABOUT`, and `APPROXIMATIONS` for data that our records lack.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from harness.results.dialects.tool_metric import Limits, ToolMetric
 
 
 class ToolDialect(NamedTuple):
-    """One tool's way of telling what a run came to."""
+    """The formulas of one tool."""
 
-    about: str  # which tool, and which release its formulas were read from
+    about: str  # the tool, and the release that has these formulas
     approximations: tuple[str, ...]
     metrics: Callable[[Requests, Limits], Iterator[ToolMetric]]
 

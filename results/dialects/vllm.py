@@ -1,4 +1,4 @@
-"""`vllm bench serve`: its metrics from our records."""
+"""The metrics of `vllm bench serve`, computed from our records."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from harness.results.dialects.tool_metric import (
 ABOUT = "vllm bench serve (vLLM 0.32)"
 APPROXIMATIONS = (
     (
-        "a chunk without text is not in the records: as the first of a stream it ends TTFT there "
-        "(in chat, up to 0.32, even one with only a role), as the last it ends E2EL and TPOT, and "
-        "each is one ITL sample more"
+        "our records have no chunks without text; in vLLM such a chunk ends TTFT if it is the "
+        "first (in chat, up to 0.32, even a chunk with only a role), ends E2EL and TPOT if it is "
+        "the last, and always adds an ITL sample"
     ),
-    "the clock runs from when the first request was due until the last stream was closed",
+    "the duration is the time from the first due request until the last stream is closed",
     (
-        "tokens are the server's usage; without it vLLM tokenises the text again, here chunks are "
-        "counted"
+        "tokens are the server's usage; without usage vLLM tokenizes the text again, and here "
+        "chunks are counted"
     ),
     (
-        "vLLM does not see an error event in a stream that began well, so the request counts as "
-        "answered; so does one that ended cleanly but early, which stays failed here"
+        "vLLM ignores an error event after output; the request counts as answered, there and here. "
+        "vLLM counts a stream that ends early without an error as answered; here it stays failed"
     ),
 )
 
-# Kinds of failure that vLLM does not see where the stream had brought output.
+# Kinds of failure that vLLM does not detect if the stream had output.
 _UNSEEN = ("error_event", "aborted")
 _SPREAD = serving_spread(
     {"Mean": (mean, "mean"), "Median": (linear(0.5), "p50"), "P99": (linear(0.99), "p99")}
@@ -47,7 +47,7 @@ _SPREAD = serving_spread(
 def tool_metrics(requests: Requests, limits: Limits) -> Iterator[ToolMetric]:
     """Yield the lines of the tool's block, in its order and units.
 
-    Failed requests are counted and in no other metric. Where there is no sample it prints 0.
+    Failed requests are counted and are in no other metric. A metric without a sample is 0.
     """
     answers = _answers(requests)
     yield from _counts(requests, answers)
@@ -56,7 +56,7 @@ def tool_metrics(requests: Requests, limits: Limits) -> Iterator[ToolMetric]:
 
 
 def _answers(requests: Requests) -> ServingAnswers:
-    """TTFT and end are those of the first and last chunk; time to connect is inside."""
+    """Return vLLM's latencies: from before connecting to the first and the last chunk."""
     chosen = requests.answered(*_UNSEEN) & ~np.isnan(requests.first_ms)
     return ServingAnswers(
         chosen=chosen,
@@ -67,7 +67,7 @@ def _answers(requests: Requests) -> ServingAnswers:
 
 
 def _counts(requests: Requests, answers: ServingAnswers) -> Iterator[ToolMetric]:
-    errors = "does not see errors inside a stream"
+    errors = "ignores errors inside a stream"
     failed = len(requests) - answers.count
     yield ToolMetric(name="Successful requests", value=answers.count, own="counts.ok", why=errors)
     yield ToolMetric(name="Failed requests", value=failed, own="counts.failed", why=errors)
@@ -75,7 +75,7 @@ def _counts(requests: Requests, answers: ServingAnswers) -> Iterator[ToolMetric]
         name="Benchmark duration (s)",
         value=whole_length_s(requests),
         own="counts.duration_s",
-        why="from when the first was due",
+        why="from the first due time",
     )
     yield ToolMetric(
         name="Total input tokens",
@@ -105,7 +105,7 @@ def _rates(requests: Requests, answers: ServingAnswers, limits: Limits) -> Itera
             name="Request goodput (req/s)",
             value=per(answers.good(limits), length_s),
             own="metrics.goodput_rps",
-            why="from the send, of the whole run",
+            why="from the send, whole run",
         )
     yield ToolMetric(
         name="Output token throughput (tok/s)",
@@ -116,7 +116,7 @@ def _rates(requests: Requests, answers: ServingAnswers, limits: Limits) -> Itera
         name="Peak output token throughput (tok/s)",
         value=busiest_second(requests, answers.chosen),
         own=None,
-        why="chunks, not tokens, of a second",
+        why="counts chunks, not tokens",
     )
     starts_ms = requests.start_ms[answers.chosen]
     yield ToolMetric(
@@ -140,9 +140,12 @@ def _latencies(requests: Requests, answers: ServingAnswers) -> Iterator[ToolMetr
         "{} TPOT (ms)",
         answers.tpot_ms,
         own="tpot_ms",
-        why="first chunk taken as 1 token" if bundled else "",
+        why="first chunk counted as 1 token" if bundled else "",
     )
     yield from _SPREAD.of(
-        "{} ITL (ms)", gaps_ms, own="itl_ms", why="gaps of chunks, not of tokens" if bundled else ""
+        "{} ITL (ms)",
+        gaps_ms,
+        own="itl_ms",
+        why="gaps between chunks, not tokens" if bundled else "",
     )
     yield from _SPREAD.of("{} E2EL (ms)", answers.latency_ms, own="e2e_ms", why=connecting)

@@ -1,4 +1,4 @@
-"""Our records by the formulas of other tools: figures worked out by hand from their definitions."""
+"""Tests of other tools' formulas on our records, with values computed from their definitions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def metrics(
 
 
 def answer(index: int, first_ms: float, last_ms: float, tokens: int, **more: Any) -> RequestRecord:
-    """Return a request whose tokens come evenly, each in an event of its own."""
+    """Return a request with evenly spaced tokens, one per event."""
     step = (last_ms - first_ms) / max(tokens - 1, 1)
     return known_record(index, [(first_ms + step * k, 1) for k in range(tokens)], **more)
 
@@ -91,14 +91,14 @@ def answer(index: int, first_ms: float, last_ms: float, tokens: int, **more: Any
     ],
 )
 def test_one_stream_has_as_many_answers_as_tools(tool: str, expected: dict[str, float]) -> None:
-    """A stream of bundled tokens comes out as each tool's own definitions have it."""
+    """A stream of bundled tokens has the metrics that each tool defines."""
     found = metrics(tool, [known_record(0, BUNDLED, closed_ms=2560)])
 
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-6)
 
 
 def kinds(*failures: str | None) -> list[RequestRecord]:
-    """Return a request for each kind; all but `http_500` and `no_token` had brought output."""
+    """Return a failed request of each kind; all except `http_500` and `no_token` have output."""
     return [
         known_record(i, [], closed_ms=1000, error_kind=kind, asked_tokens=5, source=None)
         if kind in ("http_500", "no_token")
@@ -117,7 +117,7 @@ def kinds(*failures: str | None) -> list[RequestRecord]:
     ],
 )
 def test_what_counts_as_failed(tool: str, counts: dict[str, int]) -> None:
-    """Errors that a tool does not see are answers to it; a cut stream is none to any of them."""
+    """A tool counts errors that it does not detect as answers; a cut stream fails in all tools."""
     records = kinds(
         None, "error_event", "aborted", "no_token", "http_500", "cancelled", "connection_reset"
     )
@@ -128,15 +128,15 @@ def test_what_counts_as_failed(tool: str, counts: dict[str, int]) -> None:
 
 
 def test_sglang_takes_an_empty_answer_for_one_with_ttft_zero() -> None:
-    """An answer without any token is in its mean TTFT, as 0; vLLM leaves it out."""
+    """SGLang counts an answer without tokens as TTFT 0; vLLM leaves it out."""
     records = kinds(None, "no_token")
 
     assert metrics("sglang", records)["Mean TTFT (ms)"] == 50
     assert metrics("vllm", records)["Mean TTFT (ms)"] == 100
 
 
-def test_sglang_takes_the_length_that_was_asked_for() -> None:
-    """An answer that ended early counts in full, but in a chat, for which it asks for usage."""
+def test_sglang_uses_the_requested_length() -> None:
+    """An answer that ended early has the requested length, except in a chat of several turns."""
     early = answer(0, 100, 500, 5, asked_tokens=50, closed_ms=590)
     later = answer(1, 700, 900, 3, asked_tokens=30, conversation="c0000", turn=1, sent_ms=600)
 
@@ -149,8 +149,8 @@ def test_sglang_takes_the_length_that_was_asked_for() -> None:
     assert chat["Total input tokens"] == 0
 
 
-def test_an_answer_of_one_token_has_no_pace() -> None:
-    """It is in no TPOT; for goodput it has 0, no good one, or none that is judged."""
+def test_an_answer_of_one_token_has_no_tpot() -> None:
+    """For goodput each tool counts its TPOT as 0, as not good, or not at all."""
     records = [answer(0, 100, 100, 1), answer(1, 100, 500, 5), answer(2, 100, 900, 5)]
     goal = {"tpot_ms": 150.0}
 
@@ -166,7 +166,7 @@ def test_an_answer_of_one_token_has_no_pace() -> None:
 
 
 def test_goodput_counts_failures_as_each_tool_does() -> None:
-    """A failed request is none that is good; where a share is told, it is in what it is of."""
+    """A failed request is not good, and counts in the denominator of a share."""
     records = [answer(0, 100, 500, 5), *kinds("http_500", "cancelled")[:2]]
     goal = {"e2e_ms": 500.0}  # kept by a figure that equals it
 
@@ -179,8 +179,8 @@ def test_goodput_counts_failures_as_each_tool_does() -> None:
     assert "Request goodput (req/s)" not in metrics("vllm", records)
 
 
-def test_guidellm_weighs_by_tokens_and_takes_ranks() -> None:
-    """ITL of 10 ms over 90 gaps and of 100 ms over 10: the mean is 19, no percentile is between."""
+def test_guidellm_weights_by_tokens_and_uses_ranks() -> None:
+    """ITL of 10 ms over 90 gaps and of 100 ms over 10: the mean is 19, percentiles are samples."""
     records = [answer(0, 0, 900, 91), answer(1, 0, 1000, 11)]
 
     found = metrics("guidellm", records)
@@ -191,7 +191,7 @@ def test_guidellm_weighs_by_tokens_and_takes_ranks() -> None:
 
 
 def test_percentiles_between_two_samples() -> None:
-    """Of 100 and 200 ms the median is 150 where it is linear, and 100 where it is a rank."""
+    """The median of 100 and 200 ms is 150 with interpolation, and 100 by nearest rank."""
     records = [answer(0, 100, 300, 3), answer(1, 200, 300, 3)]
 
     assert metrics("vllm", records)["Median TTFT (ms)"] == 150
@@ -203,7 +203,7 @@ def test_percentiles_between_two_samples() -> None:
 
 
 def test_each_tool_has_a_duration_of_its_own() -> None:
-    """Due at 0, sent at 100, last token at 500, closed at 600; a failure that ends at 1000."""
+    """A request due at 0, sent at 100 and closed at 600; a failed request that ends at 1000."""
     records = [
         answer(0, 200, 500, 4, scheduled_ms=0, sent_ms=100, closed_ms=600),
         known_record(1, [], sent_ms=300, closed_ms=1000, error_kind="http_500"),
@@ -221,8 +221,8 @@ def test_each_tool_has_a_duration_of_its_own() -> None:
     assert guidellm["Output Tokens Per Sec Mean"] == pytest.approx(4 / 0.8)  # 200 to 1000 ms
 
 
-def test_time_to_connect_is_inside_where_the_tool_connects() -> None:
-    """vLLM, SGLang and AIPerf start before the connection, GuideLLM when it sends."""
+def test_latencies_of_some_tools_include_connecting() -> None:
+    """vLLM, SGLang and AIPerf start the time before connecting, GuideLLM at the send."""
     record = answer(0, 100, 500, 5)
     record = RequestRecord(
         **{name: getattr(record, name) for name in RequestRecord.__slots__ if name != "connect_ns"},
@@ -236,7 +236,7 @@ def test_time_to_connect_is_inside_where_the_tool_connects() -> None:
 
 
 def test_requests_at_once_by_instant_or_by_second() -> None:
-    """Two that follow each other within a second: one at once for vLLM, two for SGLang."""
+    """Two consecutive requests within a second are one at once for vLLM, two for SGLang."""
     records = [answer(0, 100, 400, 4), answer(1, 500, 800, 4, sent_ms=400)]
 
     assert metrics("vllm", records)["Peak concurrent requests"] == 1
@@ -245,7 +245,7 @@ def test_requests_at_once_by_instant_or_by_second() -> None:
 
 @pytest.mark.parametrize("tool", DIALECTS)
 def test_nothing_answered_is_no_crash(tool: str) -> None:
-    """With no sample a tool prints 0 or leaves the figure out; nothing is NaN."""
+    """Without a sample a metric is 0, None or left out, never NaN."""
     found = metrics(tool, kinds("http_500", "http_500"), ttft_ms=100.0)
 
     ttft = [value for name, value in found.items() if "TTFT" in name or "First Token" in name]

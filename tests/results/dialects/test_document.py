@@ -1,4 +1,4 @@
-"""`--dialect`: another tool's figures beside ours, in JSON and in print, below the headline."""
+"""Tests of `--dialect`: another tool's metrics with ours, in JSON and as text."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def stored(folder: Path, records: list[Any], **manifest: Any) -> Path:
 
 
 def beside(folder: Path, tool: str) -> dict[str, dict[str, Any]]:
-    """Return the tool's figures of the one run, by name."""
+    """Return the tool's metrics of the one run, by name."""
     (run,) = dialect_report(folder, tool, summarize(folder)).document()["runs"]
     return {metric["name"]: metric for metric in run["metrics"]}
 
 
-def test_ours_stands_beside_and_a_difference_has_its_reason(tmp_path: Path) -> None:
-    """Bundled tokens: equal TTFT needs no word, unequal TPOT and ITL say what sets them apart."""
+def test_a_different_value_has_a_reason(tmp_path: Path) -> None:
+    """With bundled tokens TPOT and ITL differ from ours and have a reason; TTFT is equal."""
     bundles = [(100.0 * k, 4) for k in range(1, 6)]
     found = beside(stored(tmp_path / "s", [known_record(0, bundles)]), "vllm")
 
@@ -55,24 +55,24 @@ def test_ours_stands_beside_and_a_difference_has_its_reason(tmp_path: Path) -> N
     }
     tpot = found["Mean TPOT (ms)"]
     assert (tpot["value"], tpot["own_value"]) == pytest.approx((400 / 19, 25))
-    assert tpot["why"] == "first chunk taken as 1 token"
-    assert found["Mean ITL (ms)"]["why"] == "gaps of chunks, not of tokens"
+    assert tpot["why"] == "first chunk counted as 1 token"
+    assert found["Mean ITL (ms)"]["why"] == "gaps between chunks, not tokens"
     assert found["Total generated tokens"]["own_value"] == 20
     assert found["Peak concurrent requests"]["own_value"] is None
 
 
-def test_a_window_is_told_where_the_formula_is_the_same(tmp_path: Path) -> None:
-    """In a steady closed loop ours are the window's; the other tool has no window."""
+def test_the_window_is_the_reason_if_the_formula_is_the_same(tmp_path: Path) -> None:
+    """In a steady closed loop our metrics cover the window; the other tool has no window."""
     records = steady_records(2, 6)
     records.append(known_record(99, [(700, 1), (900, 1)], sent_ms=600))
     found = beside(stored(tmp_path / "s", records), "vllm")
 
-    assert found["Request throughput (req/s)"]["why"] == "of the whole run; here, its window"
+    assert found["Request throughput (req/s)"]["why"] == "whole run; ours is the window"
     assert found["Successful requests"]["why"] is None
 
 
 def test_units_are_those_of_the_tool(tmp_path: Path) -> None:
-    """Our milliseconds stand beside seconds as seconds."""
+    """Our milliseconds are converted to seconds if the tool prints seconds."""
     found = beside(stored(tmp_path / "s", [known_record(0, [(500, 1), (2500, 1)])]), "guidellm")
 
     assert found["Request Latency Sec Mean"]["value"] == 2.5
@@ -81,7 +81,7 @@ def test_units_are_those_of_the_tool(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tool", DIALECTS)
 def test_no_line_is_wider_than_a_page(tmp_path: Path, tool: str) -> None:
-    """Every name, every reason and numbers of many digits stay within 100 columns."""
+    """Long names, reasons and numbers stay within 100 columns."""
     kinds = ("error_event", "aborted", "cancelled", "http_500", "no_token")
     records = [
         known_record(
@@ -113,37 +113,37 @@ def test_no_line_is_wider_than_a_page(tmp_path: Path, tool: str) -> None:
 def test_report_prints_the_dialect_below_our_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Our tables come first; nothing of another tool stands there unless it is asked for."""
+    """The report starts with our tables; other tools appear only with `--dialect`."""
     folder = str(stored(tmp_path / "s", steady_records(2, 6)))
 
     assert main(["report", folder]) == 0
     plain = capsys.readouterr().out.partition("wrote ")[0]
     assert main(["report", folder, "--dialect", "guidellm"]) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
 
     assert "GuideLLM" not in plain
-    assert told.startswith(plain)
-    assert "GuideLLM" in told
-    assert "approximated: " in told
+    assert printed.startswith(plain)
+    assert "GuideLLM" in printed
+    assert "approximated: " in printed
 
 
 def test_report_adds_one_key_to_the_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--json` has the summary as ever, the dialect beside it; `summary.json` is the summary."""
+    """`--json` adds the key `dialect` to the summary; `summary.json` does not contain it."""
     folder = stored(tmp_path / "s", steady_records(2, 6))
 
     main(["report", str(folder), "--json"])
     plain = json.loads(capsys.readouterr().out)
     main(["report", str(folder), "--json", "--dialect", "aiperf"])
-    told = json.loads(capsys.readouterr().out)
+    printed = json.loads(capsys.readouterr().out)
 
-    assert told.pop("dialect")["tool"] == "aiperf"
-    assert told == plain == json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    assert printed.pop("dialect")["tool"] == "aiperf"
+    assert printed == plain == json.loads((folder / "summary.json").read_text(encoding="utf-8"))
 
 
 def test_an_unknown_dialect_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    """The known ones are named."""
+    """The error lists the known dialects."""
     with pytest.raises(SystemExit) as ended:
         main(["report", "x", "--dialect", "wrk"])
 
@@ -153,7 +153,7 @@ def test_an_unknown_dialect_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_run_without_requests_has_no_figures(tmp_path: Path) -> None:
-    """An engine that never started leaves a stored run in which nothing was sent."""
+    """A run without requests, because its engine did not start, is left out."""
     folder = stored(tmp_path / "s", [], status="failed", reason="did not start")
 
     assert dialect_report(folder, "vllm", summarize(folder)).runs == ()
