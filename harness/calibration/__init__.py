@@ -1,4 +1,4 @@
-"""The calibration of the client: what it found, and where it is kept."""
+"""The calibration of the client: its result and its storage."""
 
 from harness.calibration.finding import LIMIT_MS, MedianAndP99, Rung, calibration_document
 from harness.calibration.store import calibration_host, keep_calibration, latest_calibration

@@ -1,4 +1,4 @@
-"""What a calibration found: rungs, their verdicts, and the highest rate to be trusted. Pure."""
+"""The result of a calibration: rungs, their verdicts, and the highest trusted rate. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from harness.results import percentiles
 
 SCHEMA_VERSION = 1
-LIMIT_MS = 1.0  # of a stamp's error at P99
-# Where the server itself was late so much, at P99, the client's error is unknown.
+LIMIT_MS = 1.0  # maximum P99 error of a timestamp
+# If the server's own P99 lateness reaches this limit, the client's error is unknown.
 SERVER_LIMIT_MS = 1.0
 
 Verdict = Literal["good", "client", "server"]
@@ -28,28 +28,26 @@ class MedianAndP99:
 
     @classmethod
     def of(cls, values_ms: NDArray[np.float64]) -> MedianAndP99:
-        """Return those of `values_ms`, which must not be empty."""
+        """Return the percentiles of `values_ms`, which must not be empty."""
         return cls(*percentiles(values_ms, (0.5, 0.99)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """What one load showed. Errors are the client's stamp minus the server's."""
+    """The measurements at one load. Errors are the client's minus the server's timestamps."""
 
     streams: int
     requests: int
     tokens: int
     tokens_per_s: float  # while all streams ran
-    client_cores: float | None  # processor time of the client, a second of the load
-    client_queued: float | None  # share of the time that it waited for a processor others had
+    client_cores: float | None  # CPU time of the client per second of the load
+    client_queued: float | None  # share of the time that the client waited for a CPU
     first_ms: MedianAndP99
     last_ms: MedianAndP99
     each_ms: MedianAndP99
-    wait_ms: (
-        MedianAndP99  # from the client's sending to the server's reading: no fault of the client
-    )
-    server_late_ms: MedianAndP99  # by how much ticks began after they were due
-    server_sending_ms: MedianAndP99  # that the server was at one token
+    wait_ms: MedianAndP99  # from the client's send to the server's read; not an error of the client
+    server_late_ms: MedianAndP99  # lateness of the server's ticks
+    server_sending_ms: MedianAndP99  # time that the server spends on one token
 
     @property
     def error_ms(self) -> float:
@@ -58,21 +56,21 @@ class Rung:
 
     @property
     def server_fell_behind(self) -> bool:
-        """Whether the server did not keep its own times."""
+        """Whether the server missed its own token times."""
         return max(self.server_late_ms.p99, self.server_sending_ms.p99) >= SERVER_LIMIT_MS
 
     @property
     def verdict(self) -> Verdict:
-        """`good`; `client`: its stamps are off; `server`: they are, and the server was late itself.
+        """`good`, `client` (its timestamps are wrong) or `server` (the server was late as well).
 
-        Stamps that agree with those of a server that is late are right all the same.
+        Timestamps that agree with those of a late server are still good.
         """
         if self.error_ms < LIMIT_MS:
             return "good"
         return "server" if self.server_fell_behind else "client"
 
     def facts(self) -> dict[str, Any]:
-        """Return the rung as documents hold it."""
+        """Return the rung as a JSON document."""
         return {
             **asdict(self),
             "server_fell_behind": self.server_fell_behind,
@@ -81,7 +79,7 @@ class Rung:
 
 
 def highest_tokens_per_s(rungs: Sequence[Rung]) -> float | None:
-    """Return the highest rate of a good rung below which none is bad; None where there is none."""
+    """Return the highest rate of a good rung below the first bad one; None without a good rung."""
     trusted = None
     for rung in sorted(rungs, key=lambda one: one.streams):
         if rung.verdict == "client":
@@ -94,7 +92,7 @@ def highest_tokens_per_s(rungs: Sequence[Rung]) -> float | None:
 def calibration_document(
     rungs: Sequence[Rung], host: Mapping[str, Any], *, date: str, pinned: bool
 ) -> dict[str, Any]:
-    """Return what is kept of a calibration, and put into manifests."""
+    """Return the calibration as stored in the cache and in manifests."""
     rate = highest_tokens_per_s(rungs)
     return {
         "schema_version": SCHEMA_VERSION,

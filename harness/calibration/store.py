@@ -1,4 +1,4 @@
-"""Where calibrations are kept between runs: one small file of the user's cache."""
+"""Storage of calibrations: one small file in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FILE = Path("llm-serving-harness") / "calibration.json"
 
 
 def calibration_host() -> dict[str, Any]:
-    """Return the facts that a calibration holds for: on another machine it tells nothing."""
+    """Return the facts of this machine; a calibration is valid only for the same facts."""
     return {
         "cpu": _cpu_model(),
         "cores": _cores(),
@@ -30,20 +30,20 @@ def calibration_host() -> dict[str, Any]:
 
 
 def calibration_path() -> Path:
-    """Return where calibrations are kept."""
+    """Return the path of the file with all calibrations."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     cache = Path(named) if Path(named).is_absolute() else Path.home() / ".cache"
     return cache / _FILE
 
 
 def latest_calibration() -> dict[str, Any] | None:
-    """Return the latest calibration on a machine like this one; None where there is none."""
+    """Return the latest calibration for a machine like this one, or None."""
     found = _kept().get(_key(calibration_host()))
     return found if isinstance(found, dict) else None
 
 
 def keep_calibration(document: Mapping[str, Any]) -> Path:
-    """Keep `document` as the latest of its host, and return where. Raises `OSError`."""
+    """Store `document` as the latest of its host, and return the path. Raises `OSError`."""
     path = calibration_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = {**_kept(), _key(document["host"]): document}
@@ -61,7 +61,7 @@ def keep_calibration(document: Mapping[str, Any]) -> Path:
 
 
 def _kept() -> dict[str, Any]:
-    """Return host → calibration; empty for a file that is not there or cannot be understood."""
+    """Return host → calibration; empty if the file is missing or invalid."""
     try:
         document = json.loads(calibration_path().read_text(encoding="utf-8"))
         kept = document["calibrations"] if document["schema_version"] == SCHEMA_VERSION else {}
@@ -76,7 +76,7 @@ def _key(host: Mapping[str, Any]) -> str:
 
 
 def _cores() -> int | None:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count()

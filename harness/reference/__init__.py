@@ -1,6 +1,6 @@
-"""A server whose token times are known, and the client measured against it.
+"""The reference server, which has known token times, and the client measured against it.
 
-Names are loaded when they are first used: the server process imports nothing heavy.
+Names are loaded on first use, so that the server process starts with few imports.
 """
 
 import lazy_loader

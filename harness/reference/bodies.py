@@ -1,4 +1,4 @@
-"""The reference server's bytes: a request in, an answer's events out. Pure, and light to import."""
+"""The HTTP of the reference server: parsing of requests and bytes of answers. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 from harness import __version__
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
-_DEFAULT_TOKENS = 16  # of a request that names no length, as OpenAI's completions
+_DEFAULT_TOKENS = 16  # for a request without a length, as in OpenAI's completions
 _TEXT = " token"
-_CREATED_S = 1_767_225_600  # the same in every answer: making it up anew would cost time
+_CREATED_S = 1_767_225_600  # constant, because computing it for each answer costs time
 _MAX_MODEL_LEN = 131_072
 COMPLETIONS = ("/v1/completions", "/v1/chat/completions")
 
@@ -24,19 +24,19 @@ STREAM_HEAD = (
     b"Transfer-Encoding: chunked\r\n\r\n"
 )
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_ID = "<id>"  # where the id of an answer stands in what is made once for all
+_ID = "<id>"  # placeholder for the id of an answer in a cached event
 _USAGE = b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}\n\n'
 _END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 411: "Length Required"}
 
 
 class BadRequestError(ValueError):
-    """A request that cannot be answered; the message says why."""
+    """A request that cannot be answered; the message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One whole request."""
+    """One complete request."""
 
     method: str
     path: str  # without a query
@@ -53,14 +53,14 @@ class CompletionRequest:
     stream: bool
     tokens: int
     prompt_tokens: int
-    usage: bool  # at the end
-    running_usage: bool  # in every event
+    usage: bool  # usage at the end of the stream
+    running_usage: bool  # usage in every event
 
 
 def take_request(buffer: bytearray) -> HttpRequest | None:
-    """Return the request that `buffer` begins with, taken out of it; None: it is not whole yet.
+    """Remove the first request from `buffer` and return it; None if it is incomplete.
 
-    Raises `BadRequestError` for a body without a stated length.
+    Raises `BadRequestError` for a body without a Content-Length.
     """
     head_end = buffer.find(b"\r\n\r\n")
     if head_end < 0:
@@ -68,7 +68,7 @@ def take_request(buffer: bytearray) -> HttpRequest | None:
     method, _, rest = bytes(buffer[: buffer.find(b"\r\n")]).decode("latin-1").partition(" ")
     stated = _LENGTH.search(buffer, 0, head_end + 2)
     if stated is None and method == "POST":
-        raise BadRequestError("a Content-Length is needed")
+        raise BadRequestError("missing Content-Length")
     body_at = head_end + 4
     end = body_at + (int(stated[1]) if stated else 0)
     if len(buffer) < end:
@@ -79,14 +79,15 @@ def take_request(buffer: bytearray) -> HttpRequest | None:
 
 
 def waits_for_continue(buffer: bytearray) -> bool:
-    """Return whether the client waits for a word before it sends the body."""
+    """Return whether the client waits for 100 Continue before it sends the body."""
     return buffer.endswith(b"\r\n\r\n") and b"100-continue" in buffer.lower()
 
 
 def read_completion(request: HttpRequest, number: int, *, running_usage: bool) -> CompletionRequest:
     """Parse `request` as completion number `number`. Raises `BadRequestError`.
 
-    `running_usage` False leaves out usage in every event though the request wants it.
+    With `running_usage` False, events have no usage even if the request contains
+    `continuous_usage_stats`.
     """
     chat = request.path.endswith("/chat/completions")
     try:
@@ -96,9 +97,9 @@ def read_completion(request: HttpRequest, number: int, *, running_usage: bool) -
         tokens = next(limit for limit in limits if limit is not None)
         prompt_tokens = _prompt_tokens(body, chat=chat)
     except (ValueError, AttributeError, KeyError, TypeError) as cause:
-        raise BadRequestError(f"the body is no completion request: {cause!r}") from cause
+        raise BadRequestError(f"the body is not a completion request: {cause!r}") from cause
     if not isinstance(tokens, int) or tokens < 1:
-        raise BadRequestError(f"max_tokens must be a whole number of at least 1, got {tokens!r}")
+        raise BadRequestError(f"max_tokens must be an integer of at least 1, got {tokens!r}")
     return CompletionRequest(
         response_id=f"{'chatcmpl' if chat else 'cmpl'}-{number}",
         model=str(body.get("model", "")),
@@ -112,7 +113,7 @@ def read_completion(request: HttpRequest, number: int, *, running_usage: bool) -
 
 
 def _prompt_tokens(body: dict[str, Any], *, chat: bool) -> int:
-    """Return the count of ids; of a text its words, which is near enough for a server of none."""
+    """Return the number of prompt ids, or of words of a text: the server has no tokenizer."""
     if chat:
         return sum(len(str(message["content"]).split()) for message in body["messages"])
     prompt = body["prompt"]
@@ -120,9 +121,9 @@ def _prompt_tokens(body: dict[str, Any], *, chat: bool) -> int:
 
 
 def events(completion: CompletionRequest) -> Iterator[bytes]:
-    """Return the bytes that bring each token, one by one: one event in one HTTP chunk.
+    """Yield the bytes of each token: one event in one HTTP chunk.
 
-    The first of a chat begins with the event that names the role and brings no token.
+    The first bytes of a chat begin with the role event, which contains no token.
     """
     name = completion.response_id.encode()
     role = (
@@ -141,7 +142,7 @@ def events(completion: CompletionRequest) -> Iterator[bytes]:
 
 
 def _counted(completion: CompletionRequest, middle: bytes, last: bytes) -> Iterator[bytes]:
-    """Yield the events with the count of tokens so far."""
+    """Yield the events with running usage."""
     prompt_tokens, begin = completion.prompt_tokens, middle.removesuffix(b"}\n\n")
     for count in range(1, completion.tokens):
         yield _chunk(begin + _USAGE % (prompt_tokens, prompt_tokens + count, count))
@@ -150,7 +151,7 @@ def _counted(completion: CompletionRequest, middle: bytes, last: bytes) -> Itera
 
 
 def tail(completion: CompletionRequest) -> bytes:
-    """Return what follows the last token: usage where it was requested, [DONE], the body's end."""
+    """Return the bytes after the last token: usage if requested, [DONE], the end of the body."""
     if not completion.usage:
         return _END
     begin = _form(completion.model, completion.chat, "usage") % completion.response_id.encode()
@@ -164,7 +165,7 @@ def tail(completion: CompletionRequest) -> bytes:
 
 @lru_cache(maxsize=64)  # the requests of a load are the same
 def _form(model: str, chat: bool, kind: str) -> bytes:
-    """Return an event of the kind role, token, last or usage, with `%b` in place of its id."""
+    """Return an event of the kind role, token, last or usage, with `%b` as its id."""
     delta = {"role": {"role": "assistant", "content": ""}}.get(kind, {"content": _TEXT})
     choice = {"index": 0, "delta": delta} if chat else {"index": 0, "text": _TEXT}
     choice |= {"logprobs": None, "finish_reason": "length" if kind == "last" else None}
@@ -180,7 +181,7 @@ def _form(model: str, chat: bool, kind: str) -> bytes:
 
 
 def whole_answer(completion: CompletionRequest) -> bytes:
-    """Return the answer of a request that does not stream."""
+    """Return the answer to a request without streaming."""
     text = _TEXT * completion.tokens
     content = (
         {"message": {"role": "assistant", "content": text}} if completion.chat else {"text": text}
@@ -203,9 +204,9 @@ def whole_answer(completion: CompletionRequest) -> bytes:
 
 
 def page(request: HttpRequest, model: str) -> bytes:
-    """Return the answer to anything but a completion: to the queries of an attaching client."""
+    """Return the answer to a request other than a completion, such as /health."""
     if request.method != "GET" or request.path not in ("/health", "/v1/models", "/version"):
-        return refusal(404, f"there is no {request.method} {request.path} here")
+        return refusal(404, f"no route {request.method} {request.path}")
     facts = {"id": model, "object": "model", "owned_by": "harness", "max_model_len": _MAX_MODEL_LEN}
     documents = {
         "/health": None,
@@ -216,7 +217,7 @@ def page(request: HttpRequest, model: str) -> bytes:
 
 
 def plain_answer(status: int, document: Any) -> bytes:
-    """Return an answer in one piece; a `document` of None has no body."""
+    """Return a complete JSON answer; without a body if `document` is None."""
     body = b"" if document is None else json.dumps(document).encode()
     head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body

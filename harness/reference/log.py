@@ -1,7 +1,7 @@
-"""What the reference server writes down: when each token left it, and how well it kept its tick.
+"""The log of the reference server: the send time of each token, and the lateness of each tick.
 
-Times are nanoseconds of CLOCK_MONOTONIC, which `perf_counter_ns` reads the same in every process
-of a Linux machine. The log is lines of JSON. Light, since the server itself imports it.
+Times are nanoseconds of CLOCK_MONOTONIC, which `perf_counter_ns` reads identically in every process
+of a Linux machine. The log is in JSON lines. The server imports this module, so it has few imports.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentAnswer:
-    """One answer as the server sent it."""
+    """One answer that the server sent."""
 
     response_id: str
     asked_tokens: int
-    received_ns: int  # when the read that completed the request had returned
-    sent_ns: list[int]  # just before each token was handed to the socket; fewer where it was cut
-    held: bool  # the socket took no more for a while, as of a client that does not read
+    received_ns: int  # when the read that completed the request returned
+    sent_ns: list[int]  # just before each token was written to the socket; fewer if it was cut
+    held: bool  # the socket buffer was full for a while, because the client did not read
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One round of the server: a token to each running stream."""
+    """One tick of the server, which sends a token to each running stream."""
 
     due_ns: int
     begun_ns: int
@@ -39,7 +39,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceLog:
-    """What one server wrote down until it ended."""
+    """The complete log of one server."""
 
     ttft_ns: int
     itl_ns: int
@@ -47,9 +47,9 @@ class ReferenceLog:
     ticks: list[Tick]
 
     def lateness_ns(self) -> list[int]:
-        """Return how late each tick that was due began; never negative.
+        """Return the lateness of each due tick, never negative.
 
-        A tick that began more than one interval late stands for those that it missed, too.
+        A tick that began more than one interval late also counts for the ticks that it missed.
         """
         return [
             late_ns
@@ -58,10 +58,10 @@ class ReferenceLog:
         ]
 
     def sending_ns(self) -> dict[int, int]:
-        """Return, for each token's time of sending, how long the server was at it.
+        """Return send time of each token → time until the next token or the end of the tick.
 
-        Up to the next token's time, or the end of the tick. So much of a client's error may be the
-        server's: it may have been held up between its stamp and the socket.
+        The server may be delayed by that much between its timestamp and the socket, so that much
+        of a client's error may be the server's.
         """
         times = sorted(time_ns for answer in self.answers for time_ns in answer.sent_ns)
         lengths = {begin: end - begin for begin, end in pairwise(times)}
@@ -76,7 +76,7 @@ class ReferenceLog:
 
 
 class LogWriter:
-    """Appends to a log file what has come together since it wrote last."""
+    """A buffered writer of answers and ticks to a log file."""
 
     def __init__(self, file: TextIO, *, ttft_ns: int, itl_ns: int) -> None:
         self.ttft_ns, self.itl_ns = ttft_ns, itl_ns
@@ -87,7 +87,7 @@ class LogWriter:
         self._write([head])
 
     def flush(self) -> None:
-        """Write all that is not yet written."""
+        """Write all buffered answers and ticks."""
         ticks = [(one.due_ns, one.begun_ns, one.ended_ns, one.tokens) for one in self.ticks]
         self._write([*map(_answer_line, self.answers), *([{"ticks": ticks}] if ticks else [])])
         self.answers.clear()
@@ -112,12 +112,12 @@ def _answer_line(answer: SentAnswer) -> dict[str, Any]:
 
 
 def read_reference_log(path: Path) -> ReferenceLog:
-    """Return the log at `path`. Raises `OSError`, and `ValueError` for a file that is no log."""
+    """Return the log at `path`. Raises `OSError`, or `ValueError` if the file is not a log."""
     with path.open(encoding="utf-8") as file:
         lines = _lines(file, path)
         head = next(lines, {})
         if head.get("reference_log") != _FORMAT:
-            raise ValueError(f"{path}: no log of a reference server, or of another version")
+            raise ValueError(f"{path}: not the log of a reference server of this version")
         answers, ticks = [], []
         for line in lines:
             if "ticks" in line:
@@ -134,7 +134,7 @@ def _lines(file: TextIO, path: Path) -> Iterator[dict[str, Any]]:
         try:
             line = json.loads(text)
         except ValueError as cause:
-            raise ValueError(f"{path}: line {number} is no JSON") from cause
+            raise ValueError(f"{path}: line {number}: not valid JSON") from cause
         if isinstance(line, dict):
             yield line
 

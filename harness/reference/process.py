@@ -1,4 +1,4 @@
-"""The reference server as a process of its own: started, located, ended, its log read."""
+"""The process of the reference server: start, address, end and log."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from harness.adapters import EngineError, Target
 from harness.reference.log import ReferenceLog, read_reference_log
 
-_END_S = 10.0  # for its log to be written
+_END_S = 10.0  # time to write the log
 _MODEL = "reference"
 
 
 class ReferenceProcess:
-    """A reference server that runs."""
+    """A running reference server."""
 
     def __init__(
         self, folder: Path, *, ttft_ms: float, itl_ms: float, cpu: int | None, usage_at_end: bool
@@ -28,18 +28,18 @@ class ReferenceProcess:
         command += ["--log", str(self._log_path), "--model", _MODEL]
         command += [] if cpu is None else ["--cpu", str(cpu)]
         command += ["--usage-at-end"] if usage_at_end else []
-        self._process = subprocess.Popen(  # noqa: S603  this very program
+        self._process = subprocess.Popen(  # noqa: S603  this program
             command,
-            stdin=subprocess.PIPE,  # it ends when this process does, however that ends
+            stdin=subprocess.PIPE,  # the server ends when this process ends, even if it is killed
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # the terminal's Ctrl-C reaches this process, and it alone
+            start_new_session=True,  # Ctrl-C in the terminal reaches only this process
         )
         self.pid = self._process.pid
 
     def target(self, api: str = "completions") -> Target:
-        """Return its address and API, once it listens. Raises `EngineError` when it does not."""
+        """Wait until the server listens, and return its target. Raises `EngineError`."""
         port = self._process.stdout.readline().strip() if self._process.stdout else ""
         if not port:
             raise self._failure("did not start")
@@ -52,17 +52,17 @@ class ReferenceProcess:
         )
 
     def log(self) -> ReferenceLog:
-        """End the server and return what it wrote down. Raises `EngineError` when it died."""
+        """End the server and return its log. Raises `EngineError` if it ended too early."""
         if self._process.poll() is not None:
-            raise self._failure("ended before it was told to")
+            raise self._failure("ended unexpectedly")
         self.stop()
         try:
             return read_reference_log(self._log_path)
         except (OSError, ValueError) as cause:
-            raise self._failure("left no log") from cause
+            raise self._failure("wrote no log") from cause
 
     def stop(self) -> None:
-        """End the server, at the latest by force."""
+        """End the server; kill it if it does not end in time."""
         self._process.terminate()
         try:
             self._process.wait(_END_S)
@@ -71,7 +71,7 @@ class ReferenceProcess:
             self._process.wait()
 
     def close(self) -> None:
-        """End the server and let go of its pipes."""
+        """End the server and close its pipes."""
         self.stop()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
@@ -90,7 +90,7 @@ class ReferenceProcess:
 def reference_process(
     *, ttft_ms: float, itl_ms: float, cpu: int | None = None, usage_at_end: bool = False
 ) -> Iterator[ReferenceProcess]:
-    """Start a server, kept on the core `cpu` where one is named; it is gone at the end."""
+    """Start a server, pinned to the core `cpu` if given, and end it with the block."""
     with tempfile.TemporaryDirectory(prefix="harness-") as folder:
         process = ReferenceProcess(
             Path(folder), ttft_ms=ttft_ms, itl_ms=itl_ms, cpu=cpu, usage_at_end=usage_at_end

@@ -1,7 +1,7 @@
-"""The harness measures itself: rising load on a server of known token times, rung by rung.
+"""The rungs of a calibration: increasing load of this client on the reference server.
 
-The client is the one that runs use, in this process; the server is a process of its own, on a core
-that the client leaves to it where there are two.
+The client is the one that runs use, in this process. The server is another process, on its own core
+if there are two or more.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from harness.results import needed_samples
 from harness.sweep_file import Load
 from harness.workloads import Fixed, SharedPrefix
 
-STREAMS = (16, 64, 128, 256, 512)  # at once, of one rung after the other
+STREAMS = (16, 64, 128, 256, 512)  # concurrency of each rung
 TTFT_MS, ITL_MS = 50.0, 10.0
 _PROMPT_TOKENS = 128
 _OUTPUT_TOKENS, _FEW_TOKENS = 64, 16
-_ROUNDS = 5  # requests of each stream at the least
-_REQUESTS = needed_samples(0.99)  # of a rung at the least, so that its P99 is reliable
-_RUN_DELAY = Path("/proc/self/schedstat")  # ns on a processor, ns waiting for one, times
+_ROUNDS = 5  # minimum requests per stream
+_REQUESTS = needed_samples(0.99)  # minimum requests per rung, for a reliable P99
+_RUN_DELAY = Path("/proc/self/schedstat")  # ns on a CPU, ns waiting for one, number of slices
 
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Who runs where. None: wherever the system puts it."""
+    """The cores of server and client; None: the system chooses."""
 
     server: int | None
     client: frozenset[int] | None
@@ -46,9 +46,9 @@ class Cores:
 
 @contextlib.contextmanager
 def cores() -> Iterator[Cores]:
-    """Keep this process off one core, which the server gets, until the end of the block.
+    """Reserve one core for the server until the end of the block.
 
-    With one core, or on a system that pins nothing, both share what there is.
+    With one core, or on a system without CPU affinity, server and client share all cores.
     """
     if not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2:
         yield Cores(None, None)
@@ -63,19 +63,21 @@ def cores() -> Iterator[Cores]:
 
 
 def fits(streams: int) -> bool:
-    """Return whether this process may open the connections of so many streams."""
+    """Return whether this process may open enough files for that many streams."""
     return allow_open_files(streams + OWN_FILES) >= streams + OWN_FILES
 
 
 def rung(streams: int, server_core: int | None, *, requests: int | None = None) -> Rung:
-    """Return what one rung shows: `streams` at once, a token each every 10 ms.
+    """Run one rung: `streams` concurrent streams with a token every 10 ms each.
 
-    Few streams make short requests, so that there are enough of them in some seconds. Raises
-    `EngineError` when the server does not start, or a request fails.
+    With few streams the requests are short, so that a rung has enough requests in a few seconds.
+    Raises `EngineError` if the server does not start or a request fails.
     """
     requests = requests or max(_ROUNDS * streams, _REQUESTS)
     output_tokens = _OUTPUT_TOKENS if requests <= _ROUNDS * streams else _FEW_TOKENS
-    ramp_ns = round((TTFT_MS + ITL_MS * output_tokens) * 1e6)  # as sweeps start: one by one
+    ramp_ns = round(
+        (TTFT_MS + ITL_MS * output_tokens) * 1e6
+    )  # as in sweeps, streams start spread over one service time
     load = Load(mode="concurrency", arrivals="closed", concurrency=streams, requests=requests)
     with reference_process(ttft_ms=TTFT_MS, itl_ms=ITL_MS, cpu=server_core) as server:
         return measured(server, load, output_tokens=output_tokens, ramp_ns=ramp_ns)
@@ -89,7 +91,7 @@ def measured(
     ramp_ns: int = 0,
     workers: int = 1,
 ) -> Rung:
-    """Return what one closed loop on `server` shows; the server ends with it."""
+    """Run one closed loop on `server`, end the server, and return the measurements."""
     target, request_set = server.target(), _request_set(load, output_tokens)
     begun_s, queued_s = time.perf_counter(), _queued_s()
     schedule = request_set.schedule(load, ramp_ns)
@@ -100,7 +102,7 @@ def measured(
 
 
 def _queued_s() -> float | None:
-    """Return how long this process has waited for a processor that others had; None: unknown."""
+    """Return how long this process has waited for a CPU in seconds; None if it is unknown."""
     try:
         return int(_RUN_DELAY.read_text(encoding="ascii").split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -121,7 +123,7 @@ def _rung(streams: int, played: LoadResult, queued: float | None, log: Reference
     failed = [record for record in played.records if record.error_kind is not None]
     if failed:
         error = EngineError(f"{len(failed)} of {len(played.records)} requests failed")
-        error.add_note(f"the first: {failed[0].error_kind}: {failed[0].error}")
+        error.add_note(f"first failure: {failed[0].error_kind}: {failed[0].error}")
         raise error
     errors = stamp_errors(played.records, played.origin_ns, log)
     return Rung(
@@ -141,10 +143,10 @@ def _rung(streams: int, played: LoadResult, queued: float | None, log: Reference
 
 
 def _steady_tokens_per_s(log: ReferenceLog) -> float:
-    """Return tokens a second while all streams ran: first answer's end to the last request."""
+    """Return tokens per second while all streams ran: first end of an answer to last request."""
     begin_ns = min(answer.sent_ns[-1] for answer in log.answers)
     end_ns = max(answer.received_ns for answer in log.answers)
-    if end_ns <= begin_ns:  # one request a stream: all the time that there is
+    if end_ns <= begin_ns:  # one request per stream: use the whole time
         begin_ns = min(answer.received_ns for answer in log.answers)
         end_ns = max(answer.sent_ns[-1] for answer in log.answers)
     times_ns = np.concatenate([np.asarray(answer.sent_ns) for answer in log.answers])
@@ -153,6 +155,6 @@ def _steady_tokens_per_s(log: ReferenceLog) -> float:
 
 
 def _cores_used(workers: Sequence[dict[str, Any]]) -> float | None:
-    """Return the share of a core that the client took while the load ran; None: unknown."""
+    """Return the CPU cores that the client used during the load; None if it is unknown."""
     used = [(one["cpu_s"], one["wall_s"]) for one in workers if one.get("wall_s")]
     return sum(cpu_s / wall_s for cpu_s, wall_s in used) if used else None

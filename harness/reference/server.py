@@ -1,12 +1,12 @@
-"""A server of known token times, to measure a client with; one process, standard library only.
+"""A server with known token times, to measure a client; one process, standard library only.
 
     python -m harness.reference.server --port 0 --ttft-ms 50 --itl-ms 10 --log FILE [--cpu N]
 
-It speaks as much of OpenAI's HTTP as a load needs and streams as an engine does that works in
-steps: a tick every `--itl-ms`, at which each running stream gets one token. A request's first tick
-is the first that is due `--ttft-ms` or more after it was read. Just before each token is handed to
-its socket its time is noted, and how late each tick began: a client's error and the server's own
-cannot be taken for each other. SIGTERM or Ctrl-C ends it, and the log is whole then.
+It implements the part of OpenAI's HTTP API that a load needs. Like an engine it works in steps: a
+tick every `--itl-ms` sends one token to each running stream. The first tick of a request is the
+first one that is due at least `--ttft-ms` after the request was read. The log contains the time
+just before each token is written to its socket, and the lateness of each tick, so that a client's
+error can be separated from the server's. SIGTERM or Ctrl-C ends the server and completes the log.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ from harness.timing import going_first
 
 _READ_BYTES = 1 << 18
 _QUEUE = 4096  # connections that wait to be accepted
-_AT_ONCE = 16  # sockets looked at before the tick is: reading many requests must not make it late
-_IDLE_S = 0.2  # without a stream; then the log is written
+_AT_ONCE = 16  # sockets per round, so that reading many requests does not delay a tick
+_IDLE_S = 0.2  # time without a stream after which the log is written
 
 
 class _ClientConnection:
-    """One client's connection, kept from request to request."""
+    """One keep-alive connection of a client."""
 
     __slots__ = ("backlog", "buffer", "sock", "stream")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.buffer = bytearray()  # of requests that are not whole yet, or not yet answered
-        self.backlog = bytearray()  # of an answer that the socket did not take
+        self.buffer = bytearray()  # requests that are incomplete or not yet answered
+        self.backlog = bytearray()  # bytes of an answer that the socket did not accept
         self.stream: _TokenStream | None = None
 
 
 class _TokenStream:
-    """One answer on its way."""
+    """One answer in progress."""
 
     __slots__ = (
         "completion",
@@ -87,7 +87,7 @@ class _TokenStream:
         self.received_ns = received_ns
         self.first_due_ns = received_ns + ttft_ns
         self.sent_ns: list[int] = []
-        self.held = False  # the socket did not take all at once
+        self.held = False  # whether the socket did not accept all bytes at once
 
     @property
     def done(self) -> bool:
@@ -96,7 +96,7 @@ class _TokenStream:
 
 
 class ReferenceServer:
-    """Serves what connects to `listener`, until one of the descriptors `ends` has something."""
+    """The server of all connections to `listener`, until a descriptor in `ends` is readable."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class ReferenceServer:
         model: str = "reference",
         running_usage: bool = True,
     ) -> None:
-        self.requests = 0  # completions, those that do not stream included
+        self.requests = 0  # completions, with and without streaming
         self._listener = listener
         self._log = log
         self._ends = ends
@@ -115,7 +115,7 @@ class ReferenceServer:
         self._connections: dict[int, _ClientConnection] = {}
         self._waiting: deque[_TokenStream] = (
             deque()
-        )  # before their first token, in the order of those
+        )  # streams before their first token, in the order of their due times
         self._running: list[_TokenStream] = []
         self._next_due_ns = perf_counter_ns()
         self._ended = False
@@ -124,7 +124,7 @@ class ReferenceServer:
             self._epoll.register(number, select.EPOLLIN)
 
     def serve(self) -> None:
-        """Serve; in the end all is in the log, answers that were cut short included."""
+        """Serve until the end, then write the log, which includes answers that were cut."""
         while not self._ended:
             self._wait()
             for number, flags in self._epoll.poll(0, _AT_ONCE):
@@ -140,9 +140,9 @@ class ReferenceServer:
         return bool(self._running or self._waiting)
 
     def _wait(self) -> None:
-        """Return when a socket has something, or the next tick is due.
+        """Wait until a socket is ready or the next tick is due.
 
-        By `select`, on the epoll itself: an epoll's own waiting counts in milliseconds.
+        `select` waits on the epoll, because the timeout of epoll itself has millisecond precision.
         """
         if self._busy:
             left_ns = self._next_due_ns - perf_counter_ns()
@@ -153,7 +153,7 @@ class ReferenceServer:
     # Tokens.
 
     def _tick(self) -> None:
-        """Send a token to each stream that has one due."""
+        """Send one token to each running stream."""
         begun_ns, first_due_ns = perf_counter_ns(), self._next_due_ns
         missed = (begun_ns - first_due_ns) // self._log.itl_ns
         due_ns = first_due_ns + missed * self._log.itl_ns
@@ -178,7 +178,7 @@ class ReferenceServer:
                     self._end(stream)
 
     def _send(self, connection: _ClientConnection, data: bytes) -> None:
-        """Hand `data` to the socket, or keep what it does not take."""
+        """Write `data` to the socket, and keep the bytes that it does not accept."""
         if connection.backlog:
             connection.backlog += data
             return
@@ -187,7 +187,7 @@ class ReferenceServer:
         except BlockingIOError:
             sent = 0
         except OSError:
-            return  # the client has gone, which the epoll reports next
+            return  # the client disconnected; epoll reports it next
         if sent < len(data):
             connection.backlog += data[sent:]
             if connection.stream is not None:
@@ -195,7 +195,7 @@ class ReferenceServer:
             self._epoll.modify(connection.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
 
     def _end(self, stream: _TokenStream) -> None:
-        """Note an answer that is over, and read what its client has sent meanwhile."""
+        """Log a finished answer, and serve the requests that its client sent meanwhile."""
         self._note(stream)
         stream.connection.stream = None
         self._serve(stream.connection, perf_counter_ns())
@@ -227,7 +227,7 @@ class ReferenceServer:
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:  # it has gone again, or this process may have no more sockets
+        except OSError:  # the client disconnected, or the limit of open files is reached
             return
         sock.setblocking(False)  # noqa: FBT003 - the standard library's own call
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -255,19 +255,19 @@ class ReferenceServer:
         self._serve(connection, received_ns)
 
     def _drop(self, connection: _ClientConnection) -> None:
-        """Close a connection; an answer on its way ends here."""
+        """Close a connection, and log its answer in progress."""
         if (stream := connection.stream) is not None:
             self._note(stream)
             connection.stream = None
             self._running = [one for one in self._running if one is not stream]
             self._waiting = deque(one for one in self._waiting if one is not stream)
         del self._connections[connection.sock.fileno()]
-        connection.sock.close()  # which takes it out of the epoll
+        connection.sock.close()  # also removes it from the epoll
 
     # Requests.
 
     def _serve(self, connection: _ClientConnection, received_ns: int) -> None:
-        """Answer what the buffer holds, up to a request whose answer takes its time."""
+        """Answer the buffered requests up to the first one that starts a stream."""
         try:
             while connection.stream is None and connection.buffer:
                 request = take_request(connection.buffer)
@@ -277,7 +277,7 @@ class ReferenceServer:
                     return
                 self._answer(connection, request, received_ns)
         except BadRequestError as error:
-            connection.buffer.clear()  # where the next request begins is unknown
+            connection.buffer.clear()  # the start of the next request is unknown
             self._send(connection, refusal(400, str(error)))
 
     def _answer(
@@ -289,13 +289,13 @@ class ReferenceServer:
             if completion.stream:
                 self._start(_TokenStream(completion, connection, received_ns, self._log.ttft_ns))
             else:
-                self._send(connection, whole_answer(completion))  # at once: it has no token times
+                self._send(connection, whole_answer(completion))  # has no token times
         else:
             self._send(connection, page(request, self._model))
 
     def _start(self, stream: _TokenStream) -> None:
-        """Begin an answer: its head at once, its tokens at their ticks."""
-        if not self._busy:  # ticks that nobody waited for are not late
+        """Send the head of an answer now, and schedule its tokens."""
+        if not self._busy:  # ticks without a stream are not late
             idle_ns = perf_counter_ns() - self._next_due_ns
             self._next_due_ns += max(0, -(-idle_ns // self._log.itl_ns)) * self._log.itl_ns
         stream.connection.stream = stream
@@ -304,7 +304,7 @@ class ReferenceServer:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM, Ctrl-C or, where requested, the end of stdin; return 0."""
+    """Serve until SIGTERM, Ctrl-C or, with `--end-with-stdin`, the end of stdin; return 0."""
     arguments = _parser().parse_args(words)
     if arguments.cpu is not None:
         os.sched_setaffinity(0, {arguments.cpu})
@@ -328,25 +328,28 @@ def main(words: Sequence[str] | None = None) -> int:
             model=arguments.model,
             running_usage=not arguments.usage_at_end,
         )
-        gc.disable()  # there are no cycles to collect, and a collection would hold up a tick
-        print(listener.getsockname()[1], flush=True)  # noqa: T201  whoever started it waits for it
+        gc.disable()  # a collection would delay a tick, and there are no cycles to collect
+        print(listener.getsockname()[1], flush=True)  # noqa: T201  the caller reads the port
         with going_first():
             server.serve()
     return 0
 
 
 def send_unpaced(listener: socket.socket) -> None:
-    """Keep the kernel from holding tokens back: BBR, the default of some systems, paces them.
+    """Select the congestion control Reno, so that the kernel does not delay tokens.
 
-    It takes the pace of the tokens for that of the network, and a stream that was once behind stays
-    so for seconds, which would pass for the client's error. Every kernel has Reno, which does not.
+    BBR, the default of some systems, paces tokens: it takes the token rate for the capacity of the
+    network, and a stream that is late once stays late for seconds. That would look like an error of
+    the client. Reno is in every kernel and does not pace.
     """
     if hasattr(socket, "TCP_CONGESTION"):
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")  # for all accepted
+        listener.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno"
+        )  # for all accepted connections
 
 
 def _descriptor_of_signals() -> int:
-    """Return a descriptor that is readable once SIGTERM or Ctrl-C came."""
+    """Return a descriptor that becomes readable after SIGTERM or Ctrl-C."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer)
@@ -358,22 +361,30 @@ def _descriptor_of_signals() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m harness.reference.server",
-        description="Serve streams of known token times, and log them. Prints its port.",
+        description="Serve streams with known token times, and log them. Print the port.",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="0: a free one")
-    parser.add_argument("--ttft-ms", type=float, default=50.0, metavar="T", help="50")
-    parser.add_argument("--itl-ms", type=float, default=10.0, metavar="T", help="10")
+    parser.add_argument("--host", default="127.0.0.1", help="address (default: 127.0.0.1)")
     parser.add_argument(
-        "--log", type=Path, required=True, metavar="FILE", help="what was sent when"
-    )
-    parser.add_argument("--cpu", type=int, metavar="N", help="the core to stay on")
-    parser.add_argument("--model", default="reference", metavar="M", help="its name: reference")
-    parser.add_argument(
-        "--usage-at-end", action="store_true", help="no running usage, though it is asked for"
+        "--port", type=int, default=0, metavar="N", help="port (default: 0, any free port)"
     )
     parser.add_argument(
-        "--end-with-stdin", action="store_true", help="end when stdin does: with whoever started it"
+        "--ttft-ms", type=float, default=50.0, metavar="T", help="TTFT in ms (default: 50)"
+    )
+    parser.add_argument(
+        "--itl-ms", type=float, default=10.0, metavar="T", help="time between tokens (default: 10)"
+    )
+    parser.add_argument(
+        "--log", type=Path, required=True, metavar="FILE", help="log of the token times"
+    )
+    parser.add_argument("--cpu", type=int, metavar="N", help="core to run on (default: any)")
+    parser.add_argument(
+        "--model", default="reference", metavar="M", help="model name (default: reference)"
+    )
+    parser.add_argument(
+        "--usage-at-end", action="store_true", help="send no running usage, even if requested"
+    )
+    parser.add_argument(
+        "--end-with-stdin", action="store_true", help="end at the end of stdin, with the caller"
     )
     return parser
 

@@ -1,8 +1,8 @@
-"""A client's stamps beside the reference server's: how wrong they are, and whose fault it is. Pure.
+"""The errors of a client's timestamps, by the log of the reference server. Pure.
 
-Both sides read CLOCK_MONOTONIC. The server stamps just before it hands a token to its socket, the
-client when a read has returned: the difference is above 0, and what a perfect client would have of
-it, the way through the kernel, is some 10 to 50 µs.
+Both sides read CLOCK_MONOTONIC. The server takes a timestamp just before it writes a token to its
+socket, the client when a read returns. The difference is above 0: a perfect client has 10 to 50 µs,
+the time in the kernel.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StampErrors:
-    """Client's time minus server's, in milliseconds, over the requests of one run."""
+    """Client's time minus server's time in milliseconds, over the requests of one run."""
 
     first_ms: Array  # of each request's first token
     last_ms: Array
     each_ms: Array  # of every token
-    wait_ms: Array  # from the client's sending until the server read: the server's ticks are in it
+    wait_ms: Array  # from the client's send to the server's read; includes waiting for a tick
 
 
 def stamp_errors(
@@ -34,8 +34,8 @@ def stamp_errors(
 ) -> StampErrors:
     """Return the errors of `records`, whose times count from `origin_ns`.
 
-    Requests that failed are left out. Raises `ValueError` for an answer that the server did not
-    send, or whose tokens the client did not see one by one.
+    Failed requests are left out. Raises `ValueError` if an answer is not in the server's log, or if
+    the client did not receive its tokens one by one.
     """
     sent = {answer.response_id: answer for answer in log.answers}
     each, waits = [], []
@@ -44,7 +44,7 @@ def stamp_errors(
             continue
         answer = sent.get(record.response_id or "")
         if answer is None or len(answer.sent_ns) != len(record.token_events):
-            raise ValueError(f"{record.request_id}: not as the server's log has it")
+            raise ValueError(f"{record.request_id}: the record differs from the server's log")
         seen_ns = record.token_events[:, 0] + origin_ns
         each.append((seen_ns - np.asarray(answer.sent_ns, dtype=np.int64)) / 1e6)
         if record.sent_ns is not None:

@@ -33,7 +33,7 @@ TTFT_MS, ITL_MS = 30.0, 5.0
 
 @contextmanager
 def running(**options: Any) -> Iterator[tuple[ReferenceProcess, int]]:
-    """Give a server and its port."""
+    """Start a server and return it with its port."""
     with reference_process(ttft_ms=TTFT_MS, itl_ms=ITL_MS, **options) as server:
         yield server, int(server.target().url.rpartition(":")[2])
 
@@ -50,7 +50,7 @@ def connected(port: int) -> socket.socket:
 
 
 def streamed(sock: socket.socket, request: bytes) -> list[tuple[int, bytes]]:
-    """Send a request; return each read of its stream with the time at which it had returned."""
+    """Send a request, and return each read of its stream with the time when it returned."""
     sock.sendall(request)
     reads: list[tuple[int, bytes]] = []
     while not (reads and reads[-1][1].endswith(END)):
@@ -61,20 +61,20 @@ def streamed(sock: socket.socket, request: bytes) -> list[tuple[int, bytes]]:
 
 
 def events(reads: list[tuple[int, bytes]]) -> list[Any]:
-    """Return the JSON of each event; `[DONE]` as a text."""
+    """Return the JSON of each event, and `[DONE]` as text."""
     found = re.findall(rb"data: (.*)\n\n", b"".join(data for _, data in reads))
     return ["[DONE]" if one == b"[DONE]" else json.loads(one) for one in found]
 
 
 def token_times_ns(reads: list[tuple[int, bytes]]) -> list[int]:
-    """Return when each event that brought text had been read."""
+    """Return the time when each event with text was read."""
     return [
         at_ns for at_ns, data in reads for _ in range(data.count(b'"text":" token"'))
     ]  # no event is torn: each is one small send
 
 
-def test_its_times_are_true() -> None:
-    """A client that reads each token never has it before it was sent, and has it soon after."""
+def test_logged_times_are_correct() -> None:
+    """A client receives each token after its logged send time, and soon after it."""
     with running() as (server, port), connected(port) as sock:
         before_ns = time.perf_counter_ns()
         runs = [streamed(sock, request_bytes()) for _ in range(3)]
@@ -94,7 +94,7 @@ def test_its_times_are_true() -> None:
 
 
 def test_it_keeps_its_tick() -> None:
-    """Tokens leave in ticks of one distance, all streams together, the first after the TTFT."""
+    """All streams send tokens in ticks of one interval, the first after the TTFT."""
     with running() as (server, port):
         socks = [connected(port) for _ in range(8)]
         for sock in socks:
@@ -120,8 +120,8 @@ def test_it_keeps_its_tick() -> None:
     )
 
 
-def test_completions_bring_one_token_an_event_and_end_as_a_server_does() -> None:
-    """As many tokens as asked, an id, a finish reason with the last token, then [DONE]."""
+def test_completions_have_one_token_per_event_and_a_normal_end() -> None:
+    """A stream has the requested tokens, an id, a finish reason with the last token, and [DONE]."""
     with running() as (_, port), connected(port) as sock:
         first = events(streamed(sock, request_bytes(ignore_eos=True)))
         second = events(streamed(sock, request_bytes(max_tokens=1)))
@@ -134,8 +134,8 @@ def test_completions_bring_one_token_an_event_and_end_as_a_server_does() -> None
     assert second[0]["id"] == "cmpl-1"  # on the same connection
 
 
-def test_usage_comes_where_it_is_asked_for() -> None:
-    """At the end, or in every event too; token ids are counted, a text by its words."""
+def test_usage_is_sent_if_requested() -> None:
+    """Usage is at the end or in every event; prompt tokens are the ids, or the words of a text."""
     options = {"include_usage": True}
     running_options = {**options, "continuous_usage_stats": True}
     with running() as (_, port), connected(port) as sock:
@@ -156,7 +156,7 @@ def test_usage_comes_where_it_is_asked_for() -> None:
 
 
 def test_running_usage_can_be_left_out() -> None:
-    """`--usage-at-end` gives no running usage, though it is asked for."""
+    """With `--usage-at-end` no running usage is sent, even if the request contains it."""
     asked = {"include_usage": True, "continuous_usage_stats": True}
     with running(usage_at_end=True) as (_, port), connected(port) as sock:
         seen = events(streamed(sock, request_bytes(stream_options=asked)))
@@ -165,7 +165,7 @@ def test_running_usage_can_be_left_out() -> None:
 
 
 def test_a_chat_begins_with_its_role() -> None:
-    """The role comes in an event of its own, which brings no token."""
+    """The role has its own event, which contains no token."""
     chat = {"messages": [{"role": "user", "content": "one two three"}], "max_completion_tokens": 4}
     with running() as (server, port), connected(port) as sock:
         seen = events(streamed(sock, request_bytes("/v1/chat/completions", **chat)))
@@ -177,8 +177,8 @@ def test_a_chat_begins_with_its_role() -> None:
     assert [(one.response_id, one.asked_tokens) for one in log.answers] == [("chatcmpl-0", 4)]
 
 
-def test_what_does_not_stream_comes_whole() -> None:
-    """A request without `stream` has its answer at once; it has no token times."""
+def test_a_request_without_streaming_gets_the_whole_answer() -> None:
+    """A request without `stream` is answered at once and has no token times."""
     with running() as (server, port):
         url = f"http://127.0.0.1:{port}"
         asked = {**ASKED, "stream": False}
@@ -193,7 +193,7 @@ def test_what_does_not_stream_comes_whole() -> None:
 
 
 def test_it_can_be_attached_to() -> None:
-    """It says who it is, that it is simulated, and what it serves; it has no metrics."""
+    """The server reports its version, its kind (simulated) and its model; it has no metrics."""
     with running() as (server, port):
         url = f"http://127.0.0.1:{port}"
         attached = attach(url, "reference")
@@ -209,31 +209,31 @@ def test_it_can_be_attached_to() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_text", "status", "told"),
+    ("request_text", "status", "expected"),
     [
         (request_bytes(max_tokens=0), 400, "max_tokens"),
         (request_bytes(max_tokens="many"), 400, "max_tokens"),
-        (request_bytes(prompt=None), 400, "no completion request"),
-        (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 2\r\n\r\n{]", 400, "no completion"),
+        (request_bytes(prompt=None), 400, "not a completion request"),
+        (b"POST /v1/completions HTTP/1.1\r\nContent-Length: 2\r\n\r\n{]", 400, "not a completion"),
         (b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 400, "Length"),
         (b"GET /metrics HTTP/1.1\r\n\r\n", 404, "/metrics"),
         (b"nonsense\r\n\r\n", 404, "nonsense"),
     ],
 )
-def test_what_it_cannot_answer_is_refused(request_text: bytes, status: int, told: str) -> None:
-    """A refusal names the fault, and the server goes on."""
+def test_what_it_cannot_answer_is_refused(request_text: bytes, status: int, expected: str) -> None:
+    """The error contains the problem, and the server continues."""
     with running() as (_, port), connected(port) as sock:
         sock.sendall(request_text)
         refused = sock.recv(1 << 16).decode()
         after = events(streamed(sock, request_bytes()))
 
     assert refused.startswith(f"HTTP/1.1 {status} ")
-    assert told in refused
+    assert expected in refused
     assert len(after) == 21
 
 
 def test_requests_in_pieces_and_in_a_row_are_answered_in_order() -> None:
-    """A request may come byte by byte, wait for a word, or stand behind another one."""
+    """A request may arrive byte by byte, wait for 100 Continue, or follow another one."""
     with running() as (_, port), connected(port) as sock:
         text = request_bytes(max_tokens=2)
         for at in range(0, len(text), 40):
@@ -253,8 +253,8 @@ def test_requests_in_pieces_and_in_a_row_are_answered_in_order() -> None:
     assert word == b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-def test_a_client_that_leaves_is_noted_and_harms_nobody() -> None:
-    """Its answer is in the log with the tokens that went out; others keep theirs."""
+def test_a_client_that_disconnects_is_logged() -> None:
+    """Its answer is in the log with the sent tokens; other answers are complete."""
     with running() as (server, port), connected(port) as sock:
         with connected(port) as leaving:
             leaving.sendall(request_bytes(max_tokens=1000))
@@ -269,8 +269,8 @@ def test_a_client_that_leaves_is_noted_and_harms_nobody() -> None:
     assert [len(one.sent_ns) for one in log.answers if one.asked_tokens == 20] == [20]
 
 
-def test_a_client_that_does_not_read_gets_all_in_the_end() -> None:
-    """What a socket does not take is kept for it, and said; nobody else waits."""
+def test_a_client_that_does_not_read_gets_the_whole_answer_later() -> None:
+    """The server buffers what the socket does not accept, and logs it; no other stream waits."""
     model = "m" * 30_000  # so that the socket is full after some tokens
     with running() as (server, port), connected(port) as other:
         sock = socket.socket()
@@ -289,8 +289,8 @@ def test_a_client_that_does_not_read_gets_all_in_the_end() -> None:
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "stdin"])
-def test_it_ends_when_told_and_its_log_is_whole(how: str, tmp_path: Path) -> None:
-    """SIGTERM, Ctrl-C, or the end of whoever started it: the log says what was sent till then."""
+def test_it_ends_on_signals_with_a_complete_log(how: str, tmp_path: Path) -> None:
+    """After SIGTERM, Ctrl-C or the end of stdin the log contains everything that was sent."""
     log_path = tmp_path / "log"
     process = subprocess.Popen(
         [
@@ -333,7 +333,7 @@ def test_it_stays_on_the_core_it_was_given() -> None:
 
 
 def test_a_server_that_cannot_start_or_dies_is_an_error() -> None:
-    """One clear error with what it said last; nothing is left."""
+    """The error contains the last line of stderr, and no process is left."""
     with (
         reference_process(ttft_ms=1, itl_ms=1, cpu=100_000) as server,
         pytest.raises(EngineError, match="did not start") as caught,
@@ -344,12 +344,12 @@ def test_a_server_that_cannot_start_or_dies_is_an_error() -> None:
     with running() as (server, _):
         os.kill(server.pid, signal.SIGKILL)
         time.sleep(0.2)
-        with pytest.raises(EngineError, match="ended before"):
+        with pytest.raises(EngineError, match="ended unexpectedly"):
             server.log()
 
 
 def test_the_server_imports_nothing_heavy() -> None:
-    """It starts at once, and nothing of other libraries runs beside its tick."""
+    """The server process imports no other libraries, so it starts fast."""
     code = "import sys, harness.reference.server; print(*sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -359,7 +359,7 @@ def test_the_server_imports_nothing_heavy() -> None:
 
 
 def test_a_log_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    """Times are exact; an answer without a token is one."""
+    """Reading returns exact times, and answers without a token."""
     path = tmp_path / "log"
     answers = [
         SentAnswer(response_id="cmpl-0", asked_tokens=3, received_ns=1, sent_ns=[5, 9, 12],
@@ -384,7 +384,7 @@ def test_a_log_is_read_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_lateness_counts_every_tick_that_was_due() -> None:
-    """A tick that came 25 late at a distance of 10 stands for three late ones."""
+    """With an interval of 10, a tick that is 25 late counts as three late ticks."""
     ticks = [Tick(0, 1, 2, 1), Tick(10, 35, 36, 1), Tick(40, 40, 41, 1)]
     log = ReferenceLog(ttft_ns=0, itl_ns=10, answers=[], ticks=ticks)
 
@@ -392,7 +392,7 @@ def test_lateness_counts_every_tick_that_was_due() -> None:
 
 
 def test_the_time_at_a_token_ends_with_the_next_or_the_tick() -> None:
-    """What lies between two ticks is no time at a token."""
+    """The time between two ticks does not count for a token."""
     answers = [
         SentAnswer(response_id="a", asked_tokens=2, received_ns=0, sent_ns=[1, 11], held=False),
         SentAnswer(response_id="b", asked_tokens=1, received_ns=0, sent_ns=[4], held=False),
@@ -403,8 +403,8 @@ def test_the_time_at_a_token_ends_with_the_next_or_the_tick() -> None:
     assert log.sending_ns() == {1: 3, 4: 2, 11: 7}
 
 
-def test_a_request_is_taken_from_the_buffer_whole_or_not_at_all() -> None:
-    """What follows stays; a query is no part of the path."""
+def test_only_complete_requests_are_removed_from_the_buffer() -> None:
+    """The following bytes stay in the buffer, and the path has no query."""
     whole = request_bytes("/v1/completions?x=1", max_tokens=7)
     buffer = bytearray(whole[:-1])
 
@@ -419,7 +419,7 @@ def test_a_request_is_taken_from_the_buffer_whole_or_not_at_all() -> None:
 
 
 def test_the_log_is_written_line_by_line() -> None:
-    """Each line is one JSON text with the names that the page tells of."""
+    """Each line is one JSON document with the documented names."""
     file = StringIO()
     writer = LogWriter(file, ttft_ns=1, itl_ns=2)
     writer.answers.append(
@@ -436,7 +436,7 @@ def test_the_log_is_written_line_by_line() -> None:
 
 
 def test_the_kernel_does_not_pace_the_tokens() -> None:
-    """Whatever this system's congestion control is, connections to the server have Reno."""
+    """Connections to the server use Reno, whatever the default of the system."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         send_unpaced(listener)
         with connected(listener.getsockname()[1]), listener.accept()[0] as accepted:
