@@ -1,4 +1,4 @@
-"""Fit step times to measured runs."""
+"""Fitting of step costs to measured runs."""
 
 from harness.prediction.fit import (
     METRICS,

@@ -1,4 +1,4 @@
-"""Step costs fitted to measured runs, and how far off they are on runs that they did not see."""
+"""Fitting of step costs to measured runs, and their errors on held-out runs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from harness.results.store import StoredRun, table_of
 from harness.sweep_file import BASELINE_ARM, CONTROL_ARM
 
 METRICS = ("output_tokens_per_s", "ttft_ms.p50", "tpot_ms.p50")
-_FEWEST = 3 * len(COSTS)  # equations; fewer fit anything
-_FAR = 3.0  # median deviations, beyond which an equation is left out of the second fit
+_FEWEST = 3 * len(COSTS)  # minimum number of equations
+_FAR = 3.0  # median deviations above which the second fit leaves an equation out
 
 Predict = Callable[[PlannedRun, Outcome], Prediction]
 
@@ -35,7 +35,7 @@ class MeasuredRun:
 
     @property
     def cell(self) -> tuple[str, str, str]:
-        """What repeats share: arm, workload, load. The control repeats the baseline."""
+        """Arm, workload and load, which repeats share. The control repeats the baseline."""
         planned = self.planned
         arm = BASELINE_ARM if planned.arm.name == CONTROL_ARM else planned.arm.name
         return arm, planned.workload.name, planned.load.label
@@ -43,7 +43,7 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutMetric:
-    """One metric of one run, measured and predicted by costs fitted to the other cells."""
+    """One metric of one run: the measurement, and the prediction fitted to the other cells."""
 
     cell: tuple[str, str, str]
     block: int
@@ -53,7 +53,7 @@ class HeldOutMetric:
 
     @property
     def error(self) -> float:
-        """The predicted over the measured, less 1."""
+        """Predicted ÷ measured − 1."""
         return self.predicted / self.measured - 1
 
 
@@ -69,7 +69,7 @@ def measured_run(planned: PlannedRun, stored: StoredRun) -> MeasuredRun:
 
 
 def fixed_toggles(runs: Sequence[MeasuredRun]) -> dict[str, str]:
-    """Return the toggles whose value is in the step times: those of the baseline's runs."""
+    """Return toggle → value of the baseline, for the toggles that change step times."""
     base = next((run for run in runs if run.planned.arm.name == "baseline"), runs[0])
     return {
         name: label
@@ -79,29 +79,29 @@ def fixed_toggles(runs: Sequence[MeasuredRun]) -> dict[str, str]:
 
 
 def fitted_costs(parts: Sequence[Equations]) -> StepCosts:
-    """Return the costs that fit best, none of them negative. Raises `EngineError`: too little.
+    """Fit non-negative costs to the equations. Raises `EngineError` if there are too few.
 
-    Each equation counts by its relative error. A second fit leaves out the few that are far off:
-    a stall of the machine is no cost of a step.
+    The fit minimizes relative errors. A second fit leaves out the equations with large errors, such
+    as a stall of the machine.
     """
     found = together(parts)
     if len(found.seconds) < _FEWEST:
         raise EngineError(
-            f"{len(found.seconds)} spans of answered requests are too few to fit "
-            f"{len(COSTS)} costs to: {_FEWEST} are needed"
+            f"too few answered requests to fit {len(COSTS)} costs: found "
+            f"{len(found.seconds)} time spans, need {_FEWEST}"
         )
     costs = _solved(found)
-    off = np.abs(found.counts @ costs / found.seconds - 1)
-    near = off <= max(_FAR * float(np.median(off)), 0.05)
+    errors = np.abs(found.counts @ costs / found.seconds - 1)
+    near = errors <= max(_FAR * float(np.median(errors)), 0.05)
     return StepCosts(**dict(zip(COSTS, map(float, _solved(_kept(found, near))), strict=True)))
 
 
 def held_out_metrics(
     runs: Sequence[MeasuredRun], profile: StepProfile, predict: Predict
 ) -> list[HeldOutMetric]:
-    """Return each run's metrics beside those predicted from the runs of all other cells.
+    """Return each run's metrics with their prediction from the runs of all other cells.
 
-    Nothing for a single cell, which leaves no other.
+    A single cell gives an empty list.
     """
     cells = dict.fromkeys(run.cell for run in runs)
     found: list[HeldOutMetric] = []
@@ -115,7 +115,7 @@ def held_out_metrics(
 
 
 def median_errors(found: Sequence[HeldOutMetric]) -> dict[str, float]:
-    """Return metric → median of the errors without their signs, a share."""
+    """Return metric → median absolute error, as a share."""
     metrics = dict.fromkeys(one.metric for one in found)
     return {
         metric: float(np.median([abs(one.error) for one in found if one.metric == metric]))
@@ -124,7 +124,7 @@ def median_errors(found: Sequence[HeldOutMetric]) -> dict[str, float]:
 
 
 def _solved(found: Equations) -> Any:
-    """Return the costs of the least relative errors. Columns are scaled: costs differ by 10^6."""
+    """Solve for the least relative errors. Columns are scaled, because costs differ by 10^6."""
     relative = found.counts / found.seconds[:, None]
     scale = np.maximum(np.linalg.norm(relative, axis=0), 1e-300)
     solved, _ = nnls(relative / scale, np.ones(len(found.seconds)))
@@ -157,6 +157,6 @@ def _compared(run: MeasuredRun, profile: StepProfile, predict: Predict) -> Itera
 
 
 def _outcome(stored: StoredRun) -> Outcome:
-    """Return a stored run as the prediction wants it: what the engine reported, no records."""
+    """Return the input of a prediction: the engine's reported facts and counters, no records."""
     facts = stored.manifest.model_dump(include={"facts", "counters"})
     return Outcome(records=[], status="ok", reason=None, facts=facts)

@@ -1,8 +1,8 @@
-"""An engine's steps from the records of a run: one equation for each decode, one a prompt.
+"""Equations of step costs from the records of a run: one for each decode and each prefill.
 
-A client sees when tokens came. How many steps lie between the first and the last token of an
-answer, how many sequences they held and which prompts were computed in them follows from all
-records of the run together; so each span of time is a sum of step costs, and costs can be fitted.
+The records contain the time of each token. All records of a run together give the number of steps
+between the first and the last token of an answer, the sequences in these steps, and the prompts
+prefilled in them. So each time span is a sum of step costs, and the costs can be fitted.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from numpy.typing import NDArray
 from harness.results.store import RecordTable
 
 COSTS = ("step_s", "sequence_s", "context_token_s", "prompt_s", "prompt_token_s", "request_s")
-_CURRENT_STEP = 0.5  # of a step that runs when a request comes, what is left on average
+_CURRENT_STEP = 0.5  # mean remaining share of the step that runs when a request arrives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """How the engine of a run cuts work into steps."""
+    """The step sizes of the engine of a run."""
 
-    queries: int  # tokens that a decoding sequence feeds to one step
-    chunk_tokens: int  # prompt tokens of one step at most
+    queries: int  # tokens that a decoding sequence processes in one step
+    chunk_tokens: int  # maximum prompt tokens of one step
 
 
 @dataclass(frozen=True, slots=True)
 class Equations:
-    """Spans of time as sums of costs: `counts` (n, 6) of `COSTS`, `seconds` (n,)."""
+    """Time spans as sums of costs: `counts` (n, 6) of `COSTS`, `seconds` (n,)."""
 
     counts: NDArray[np.float64]
     seconds: NDArray[np.float64]
 
 
 def equations(records: RecordTable, steps: Steps) -> Equations:
-    """Return the equations of the answered requests of a run; unknown counts are left out."""
+    """Return the equations of the answered requests of a run, without unknown token counts."""
     table = _CompletedRequests(records)
     spans = [
         *(table.decode(i, steps) for i in range(table.count)),
@@ -50,7 +50,7 @@ def equations(records: RecordTable, steps: Steps) -> Equations:
 
 
 def together(parts: Sequence[Equations]) -> Equations:
-    """Return the equations of several runs as one."""
+    """Concatenate the equations of several runs."""
     return Equations(
         np.concatenate([part.counts for part in parts]),
         np.concatenate([part.seconds for part in parts]),
@@ -105,7 +105,7 @@ class _CompletedRequests:
         return [*of_steps, prompts, tokens, 1.0], span_s
 
     def _meanwhile(self, start_s: float, end_s: float) -> tuple[float, float]:
-        """Return the mean number of answers that flow between two times, and their context."""
+        """Return the mean number of decoding answers between two times, and their context."""
         overlap = np.minimum(self._last_s, end_s) - np.maximum(self._first_s, start_s)
         share = np.maximum(overlap, 0.0) / (end_s - start_s)
         return float(share.sum()), float((share * self._context).sum())

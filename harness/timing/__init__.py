@@ -1,6 +1,6 @@
-"""Clocks, timers, and what keeps them exact.
+"""Clocks, timers, process priority and control of the garbage collector.
 
-Names are loaded when they are first used: a process that sends at exact times needs no event loop.
+Names are loaded on first use, because the reference server needs no event loop.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""The one place that tells time: a monotonic clock, and a virtual one whose loop never waits."""
+"""The clocks: a monotonic clock, and a virtual clock whose event loop never waits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from harness.timing.kernel_timer import Alarm
 T = TypeVar("T")
 
 NS_PER_S = 1_000_000_000
-# An asyncio sleep wakes up to 1 ms late (epoll counts milliseconds) plus scheduling; the rest of a
-# wait, at most this long, is spent looking at the clock between other callbacks.
+# An asyncio sleep wakes up to 1 ms late (epoll counts milliseconds) plus scheduling. The rest of a
+# wait, at most this long, polls the clock between other callbacks.
 FINE_NS = 1_500_000
 
 
@@ -29,7 +29,7 @@ class Clock(Protocol):
         ...
 
     def raw_ns(self) -> int:
-        """Return `now_ns` and `origin_ns` in one: the cheapest stamp there is."""
+        """Return `now_ns` + `origin_ns`, the cheapest timestamp."""
         ...
 
     def now_ns(self) -> int:
@@ -37,14 +37,14 @@ class Clock(Protocol):
         ...
 
     async def sleep_until_ns(self, when_ns: int) -> None:
-        """Return at `when_ns` (never before), or at once when that has passed."""
+        """Sleep until `when_ns`, never shorter; return at once if it has passed."""
         ...
 
 
 class MonotonicClock:
-    """`perf_counter_ns`, counted from `origin_ns`: the moment this object was made, or as given.
+    """`perf_counter_ns` minus `origin_ns`, which is the creation of this object or the argument.
 
-    It is one clock for all processes of a machine, so several can share an origin.
+    All processes of a machine have the same clock, so they can share an origin.
     """
 
     __slots__ = ("_alarm", "origin_ns")
@@ -60,22 +60,22 @@ class MonotonicClock:
         return time.perf_counter_ns() - self.origin_ns
 
     async def sleep_until_ns(self, when_ns: int) -> None:
-        """Return at `when_ns`, not before; other callbacks get their turn at least once.
+        """Sleep until `when_ns`, never shorter; other callbacks run at least once.
 
-        The target is absolute, so that late wake-ups do not add up. Without an alarm the last
-        `FINE_NS` are spent looking at the clock.
+        The target is absolute, so late wake-ups do not add up. Without an alarm the last `FINE_NS`
+        poll the clock.
         """
         alarm = self._alarm if self.now_ns() < when_ns else None
         if alarm is not None and await alarm.sleep_until_ns(self.origin_ns + when_ns):
             return
         coarse_ns = when_ns - FINE_NS - self.now_ns()
         await asyncio.sleep(max(coarse_ns, 0) / NS_PER_S)
-        while self.now_ns() < when_ns:  # noqa: ASYNC110 - no event tells the time
+        while self.now_ns() < when_ns:  # noqa: ASYNC110 - no event to wait for
             await asyncio.sleep(0)
 
 
 class VirtualTimer(asyncio.TimerHandle):
-    """A callback that waits for its virtual time; `cancel` as with any asyncio timer."""
+    """A timer of a `VirtualLoop`, with the interface of `asyncio.TimerHandle`."""
 
     __slots__ = ("queued", "when_ns")
 
@@ -93,21 +93,21 @@ class VirtualTimer(asyncio.TimerHandle):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An asyncio loop whose clock stands still while anything can run, and then jumps.
+    """An asyncio loop whose clock stops while a callback can run, and then jumps.
 
-    One order of things at every instant, so that the same program gives the same times:
-    1. what is ready, first in first out;
-    2. timers that are due, by time, then by the order in which they were set;
+    The order at every instant is fixed, so that the same program gives the same times:
+    1. ready callbacks, first in first out;
+    2. due timers, by time, then by the order in which they were set;
     3. one callback of `call_when_idle` (then 1 and 2 again);
-    4. only now does the clock jump to the next timer.
+    4. the jump of the clock to the next timer.
 
-    Time is an integer count of nanoseconds; `time()` and `call_later` round to it. There are no
-    sockets, and nothing waits for threads. Where none of the four is left and the main task has not
-    ended, `RuntimeError` names the tasks that wait. An exception that leaves a callback ends the
-    run too, where asyncio would only log it.
+    Time is an integer number of nanoseconds; `time()` and `call_later` round to it. The loop has no
+    sockets and does not wait for threads. If all four steps have nothing to do and the main task
+    has not ended, the loop raises `RuntimeError` with the names of the waiting tasks. An exception
+    in a callback ends the run; asyncio would only log it.
     """
 
-    # asyncio's own fields that this loop works with; typeshed does not list them
+    # private fields of asyncio that this loop uses; typeshed does not list them
     _ready: deque[asyncio.Handle]
     _stopping: bool
 
@@ -116,37 +116,37 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now_ns = 0
         self._timers: list[tuple[int, int, VirtualTimer]] = []  # heap by time, then order
         self._timers_set = 0
-        self._timers_cancelled = 0  # of those in the heap
+        self._timers_cancelled = 0  # number of cancelled timers in the heap
         self._idle: deque[asyncio.Handle] = deque()
         self._callback_error: BaseException | None = None
         self.set_exception_handler(_keep_callback_error)
 
     @property
     def now_ns(self) -> int:
-        """Nanoseconds since the loop was made."""
+        """Nanoseconds since the creation of the loop."""
         return self._now_ns
 
     def time(self) -> float:
-        """Return `now_ns` in seconds; `now_ns` is the exact one."""
+        """Return `now_ns` in seconds, rounded; `now_ns` is exact."""
         return self._now_ns / NS_PER_S
 
     def call_at_ns(
         self, when_ns: int, callback: Callable[..., object], *args: object
     ) -> VirtualTimer:
-        """Run `callback` at `when_ns`, or at the present instant when that has passed."""
+        """Run `callback` at `when_ns`, or now if it has passed."""
         return self._set_timer(when_ns, callback, args, None)
 
     def call_when_idle(self, callback: Callable[..., object], *args: object) -> asyncio.Handle:
-        """Run `callback` once, at this instant, when nothing else is left to run at it.
+        """Run `callback` once at this instant, after everything else.
 
-        With several, each sees an idle loop: what one makes ready runs before the next.
+        If there are several, callbacks that one makes ready run before the next one.
         """
         handle = asyncio.Handle(callback, args, self)
         self._idle.append(handle)
         return handle
 
     def next_timer_ns(self) -> int | None:
-        """Return when the next timer is due; None when no timer is set. Cancelled ones are none."""
+        """Return the time of the next timer that is not cancelled; None without one."""
         timers = self._timers
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)[2].queued = False
@@ -186,7 +186,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     def _timer_handle_cancelled(self, timer: VirtualTimer) -> None:
-        """Called by `TimerHandle.cancel`. Keeps a heap of forgotten timeouts from growing."""
+        """Remove cancelled timers if the heap has many; called by `TimerHandle.cancel`."""
         if not timer.queued:
             return
         self._timers_cancelled += 1
@@ -196,10 +196,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._timers_cancelled = 1  # `timer`, which asyncio marks only after this call
 
     def _write_to_self(self) -> None:
-        """Wake a waiting selector: there is none, this loop never waits."""
+        """Do nothing: this loop has no selector to wake."""
 
     def _run_once(self) -> None:
-        """Play one round of the order above; asyncio calls it until the main task has ended."""
+        """Run one round in the order above; asyncio calls it until the main task has ended."""
         ready = self._ready
         if not ready:
             self._take_next()
@@ -212,7 +212,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             raise error
 
     def _take_next(self) -> None:
-        """Move to the ready queue what comes next in the order above."""
+        """Move the next callbacks in the order above to the ready queue."""
         due_ns = self.next_timer_ns()
         if due_ns is not None and due_ns <= self._now_ns:
             self._take_timers(self._now_ns)
@@ -238,17 +238,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _deadlock(self) -> RuntimeError:
         waiting = sorted(task.get_name() for task in asyncio.all_tasks(self))
         error = RuntimeError(
-            f"virtual time stands still at {self._now_ns} ns: nothing is ready, no timer is set,"
+            f"deadlock in virtual time at {self._now_ns} ns: nothing is ready, no timer is set,"
             f" and {len(waiting)} tasks wait ({', '.join(waiting[:5])})"
         )
-        error.add_note("what they wait for would have to come from outside of this loop")
+        error.add_note("a task on this loop must not wait for an event outside of the loop")
         return error
 
 
 def _keep_callback_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Hand an exception that left a callback to `_run_once`, which raises it out of the loop."""
+    """Store the exception of a callback for `_run_once`, which raises it."""
     if isinstance(context.get("exception"), KeyboardInterrupt):
-        return  # it has left the loop; the task that was at work then keeps it besides
+        return  # the loop has already raised it; the interrupted task reports it a second time
     if isinstance(loop, VirtualLoop) and "handle" in context and "exception" in context:
         if loop._callback_error is None:  # noqa: SLF001 - the handler is this loop's own
             loop._callback_error = context["exception"]  # noqa: SLF001 - as above
@@ -257,7 +257,7 @@ def _keep_callback_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any
 
 
 class VirtualClock:
-    """The clock of a `VirtualLoop`: run start is the loop's own zero, one loop for each run."""
+    """The clock of a `VirtualLoop`; each run has its own loop, which starts at 0."""
 
     __slots__ = ("_loop", "origin_ns")
 
@@ -269,10 +269,10 @@ class VirtualClock:
         """Return the loop's time, in nanoseconds."""
         return self._loop.now_ns
 
-    raw_ns = now_ns  # it begins at zero
+    raw_ns = now_ns  # the origin is 0
 
     async def sleep_until_ns(self, when_ns: int) -> None:
-        """Return at `when_ns` exactly, or at once when that has passed."""
+        """Sleep until exactly `when_ns`; return at once if it has passed."""
         if when_ns <= self._loop.now_ns:
             return
         woken = self._loop.create_future()
@@ -280,7 +280,7 @@ class VirtualClock:
         try:
             await woken
         finally:
-            timer.cancel()  # a cancelled sleeper is no reason for the clock to move
+            timer.cancel()  # otherwise the timer of a cancelled sleep moves the clock
 
 
 def _wake(sleeper: asyncio.Future[None]) -> None:
@@ -289,12 +289,12 @@ def _wake(sleeper: asyncio.Future[None]) -> None:
 
 
 def run_virtual(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return what `coroutine` returns, played on a new `VirtualLoop` from time 0."""
+    """Run `coroutine` on a new `VirtualLoop` from time 0, and return its result."""
     outcome: list[T] = []
 
     async def keep() -> None:
-        # Not the task's own result: the runner has Python write the task as text when it sets
-        # signals back, and a text of a run's records takes a tenth of a second.
+        # Not the result of the task: the runner formats the task when it resets signal handlers,
+        # and formatting the records of a run takes a tenth of a second.
         outcome.append(await coroutine)
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
@@ -303,9 +303,9 @@ def run_virtual(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def virtual_loop() -> VirtualLoop:
-    """Return the running loop; `RuntimeError` where that is not a `VirtualLoop`."""
+    """Return the running loop; raise `RuntimeError` if it is not a `VirtualLoop`."""
     loop = asyncio.get_running_loop()
     if not isinstance(loop, VirtualLoop):
         text = f"needs a VirtualLoop, runs on {type(loop).__name__}: use run_virtual"
-        raise RuntimeError(text)  # noqa: TRY004 - the wrong place to call it, as asyncio's own
+        raise RuntimeError(text)  # noqa: TRY004 - asyncio also raises RuntimeError for a call in the wrong place
     return loop

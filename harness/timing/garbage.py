@@ -1,4 +1,4 @@
-"""The garbage collector, held off where it would stall what is timed, or looks for nothing."""
+"""Context managers that pause the garbage collector, which would delay measured requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Collect now, and not again until the end: a full collection stalls every stream."""
+    """Collect now, then disable collection until the end: a full collection delays every stream."""
     gc.collect()
     with no_search_for_garbage():
         yield
@@ -17,10 +17,10 @@ def no_garbage_collection() -> Iterator[None]:
 
 @contextmanager
 def no_search_for_garbage() -> Iterator[None]:
-    """Collect nothing until the end.
+    """Disable garbage collection until the end.
 
-    On virtual time nothing can stall, but a collector looks through the growing records again and
-    again: a run makes no cycles, so it finds nothing.
+    On virtual time a collection delays nothing, but it scans the growing records again and again. A
+    run creates no reference cycles, so it would find nothing.
     """
     gc.disable()
     try:
@@ -31,9 +31,9 @@ def no_search_for_garbage() -> Iterator[None]:
 
 @contextmanager
 def only_new_garbage() -> Iterator[None]:
-    """Look for no garbage among what is there now, all modules above all, until the end.
+    """Exclude all existing objects, mainly modules, from garbage collection until the end.
 
-    Looking through them takes a tenth of a second, as long as hundreds of simulated requests.
+    Scanning them takes a tenth of a second, as long as hundreds of simulated requests.
     """
     gc.collect()
     gc.freeze()

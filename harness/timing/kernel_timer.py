@@ -1,6 +1,6 @@
-"""Timers of the kernel: they wake a loop as a socket does, to some 50 µs, without any watching.
+"""Kernel timers, which wake a loop like a socket, within about 50 µs and without polling.
 
-A loop's own timers count whole milliseconds. Linux only; elsewhere there is none.
+The loop's own timers have millisecond precision. Linux only.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _NS_PER_S = 1_000_000_000
 
 
 class KernelTimer:
-    """A timer on the running loop: `fired` is called with how often it expired since it last was.
+    """A timer on the running loop that calls `fired` with the number of expirations.
 
-    `perf_counter_ns` is its clock. Made by `kernel_timer`; `close` it inside the same loop.
+    The clock is `perf_counter_ns`. Create it with `kernel_timer`, and close it in the same loop.
     """
 
     def __init__(self, descriptor: int, fired: Callable[[int], object]) -> None:
@@ -32,29 +32,29 @@ class KernelTimer:
         self._loop.add_reader(descriptor, self._read)
 
     def set(self, first_ns: int, period_ns: int = 0) -> None:
-        """Expire at `first_ns`, at once where that has passed, and then every `period_ns`."""
+        """Expire at `first_ns`, or now if it has passed, and then every `period_ns`."""
         setting = _Setting(
             _Time(*divmod(period_ns, _NS_PER_S)), _Time(*divmod(first_ns, _NS_PER_S))
         )
         _system().timerfd_settime(self._descriptor, _ABSOLUTE, ctypes.byref(setting), None)
 
     def close(self) -> None:
-        """Never expire again."""
+        """Stop the timer."""
         self._loop.remove_reader(self._descriptor)
         os.close(self._descriptor)
 
     def _read(self) -> None:
         try:
             expired = os.read(self._descriptor, 8)
-        except BlockingIOError:  # it was set anew between waking and reading
+        except BlockingIOError:  # the timer was set again between waking and reading
             return
         self._fired(int.from_bytes(expired, sys.byteorder))
 
 
 def kernel_timer(fired: Callable[[int], object]) -> KernelTimer | None:
-    """Return a timer on the running loop; None where the system has none.
+    """Return a timer on the running loop; None on systems other than Linux.
 
-    `os.timerfd_create` does the same from Python 3.13 on.
+    From Python 3.13, `os.timerfd_create` does the same.
     """
     if sys.platform != "linux":
         return None
@@ -63,7 +63,7 @@ def kernel_timer(fired: Callable[[int], object]) -> KernelTimer | None:
 
 
 class Alarm:
-    """While entered, wakes any number of sleepers of the running loop, each at its time."""
+    """A context manager that wakes any number of sleepers of the running loop."""
 
     def __init__(self) -> None:
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []  # by time, then order
@@ -80,7 +80,7 @@ class Alarm:
             self._timer = None
 
     async def sleep_until_ns(self, when_ns: int) -> bool:
-        """Return True at `when_ns` of `perf_counter_ns`; False at once where there is no timer."""
+        """Sleep until `when_ns` of `perf_counter_ns` and return True; False without a timer."""
         if self._timer is None:
             return False
         asleep = asyncio.get_running_loop().create_future()

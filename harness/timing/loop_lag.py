@@ -1,6 +1,7 @@
-"""How late the loop comes to a socket that is ready: measured by a timer that is one.
+"""The lag of an event loop: the delay from a ready socket to its callback.
 
-A timer of the loop's own counts milliseconds; one of the kernel's wakes it as a server's bytes do.
+A kernel timer measures it, because it wakes the loop like the bytes of a server. The loop's own
+timers have only millisecond precision.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import numpy as np
 
 from harness.timing.kernel_timer import KernelTimer, kernel_timer
 
-# No fraction of the ticks of common servers: readings fall evenly on all parts of such a tick.
+# Not a multiple of common server ticks, so that readings cover all parts of a tick evenly.
 PERIOD_NS = 16_180_340
 
 
 class LoopLag:
-    """While entered, inside a running loop, reads the loop's lag some 60 times a second.
+    """A context manager that measures the lag of the running loop about 60 times a second.
 
-    A loop that was away for long is late for every reading that it missed, not for one.
+    A long pause of the loop counts for every reading that it missed.
     """
 
     def __init__(self) -> None:
@@ -40,9 +41,9 @@ class LoopLag:
             self._timer.close()
 
     def facts(self) -> dict[str, int] | None:
-        """Return p50, p99 and max in nanoseconds, with their number `n`; None when none is known.
+        """Return p50, p99 and max in nanoseconds and the number of readings `n`.
 
-        Unknown on systems other than Linux, and in a run that is shorter than one reading.
+        None on systems other than Linux, and for a run shorter than one reading.
         """
         if not self._lags_ns:
             return None

@@ -1,4 +1,4 @@
-"""Going first: what measures runs before all else on its processor, where the system allows it."""
+"""Real-time priority for the measuring thread, if the system allows it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ REALTIME, USUAL = "realtime", "usual"
 
 @contextmanager
 def going_first(processes: int = 1) -> Iterator[str]:
-    """Run this thread at Linux's lowest real-time priority; yield whether it does: a priority.
+    """Run this thread at Linux's lowest real-time priority, and yield the resulting priority.
 
-    At the usual one every other process, and the kernel's own threads, may keep a stamp waiting
-    for a time slice of some milliseconds. `processes` is how many do so at once: one processor is
-    left to others, above all to a server on this machine. Needs root or CAP_SYS_NICE; without it,
-    and away from Linux, nothing changes. Threads and processes that it starts do not take it over.
+    At normal priority, other processes and kernel threads may delay a timestamp by several
+    milliseconds. `processes` is the number of processes that do this at once; at least one CPU is
+    left for others, such as a server on this machine. Requires root or CAP_SYS_NICE; without it,
+    and on systems other than Linux, nothing changes. New threads and processes have normal
+    priority.
     """
     before = _usual_scheduling() if processes < (os.cpu_count() or 1) else None
     if before is None or not _scheduled(os.SCHED_RR | os.SCHED_RESET_ON_FORK, 1):
@@ -29,7 +30,7 @@ def going_first(processes: int = 1) -> Iterator[str]:
 
 
 def _usual_scheduling() -> int | None:
-    """Return the policy of this thread where it is an ordinary one; someone else's choice stays."""
+    """Return the policy of this thread if it is SCHED_OTHER; None for a policy set by others."""
     if not hasattr(os, "sched_getscheduler"):
         return None
     policy = os.sched_getscheduler(0)

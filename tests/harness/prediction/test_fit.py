@@ -1,4 +1,4 @@
-"""Step costs come back from runs that were made with them, and what a profile is good for."""
+"""Tests of the fit: it finds the costs of simulated runs, and its profile predicts other runs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def sweep_file(folder: Path, **changes: str) -> Path:
 
 
 def played(folder: Path) -> tuple[Plan, Path]:
-    """Return a sweep that was run at known costs, and where it is stored."""
+    """Run a sweep with known costs, and return it with its folder."""
     engines = {name: kind() for name, kind in ENGINES.items()}
     plan = make_plan(load_sweep(sweep_file(folder), engines=tuple(engines)), engines)
     SweepRunner(plan, engines, folder / "out").run(Quiet())
@@ -93,21 +93,21 @@ def played(folder: Path) -> tuple[Plan, Path]:
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Path]:
-    """A sweep at known costs, run once for all that read it, and its folder."""
+    """A sweep with known costs and its folder, run once for all tests."""
     folder = tmp_path_factory.mktemp("fitted")
     plan, _ = played(folder)
     return plan, folder
 
 
 def copied(once: Once, folder: Path) -> tuple[Plan, Path]:
-    """Return the sweep with a copy of what it stored, which may be changed."""
+    """Return the sweep with a copy of its folder, which may be changed."""
     plan, original = once
     shutil.copytree(original, folder, dirs_exist_ok=True)
     return plan, folder / "out"
 
 
-def test_costs_come_back_from_the_runs_that_they_made(once: Once, tmp_path: Path) -> None:
-    """And predict runs of loads, workloads and arms that the fit did not see."""
+def test_the_fit_finds_the_costs_of_simulated_runs(once: Once, tmp_path: Path) -> None:
+    """The fitted costs also predict held-out loads, workloads and arms."""
     plan, out = copied(once, tmp_path)
     by_key = {run.key: run for run in plan.planned}
     seen = [measured_run(by_key[run.manifest.key], run) for run in read_runs(out)]
@@ -170,20 +170,20 @@ def test_the_command_fits_runs_of_a_real_engine(
 def test_simulated_runs_are_nothing_to_fit_to(
     once: Once, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A model of a model would look exact."""
+    """Fitting to simulated runs is an error, because the result would look exact."""
     _, out = copied(once, tmp_path)
 
     assert main(["fit", str(out), "--sweep", str(tmp_path / "sweep.yaml")]) == 2
     assert "no run of a real engine" in capsys.readouterr().err
 
 
-def test_runs_that_may_not_be_believed_are_left_out(
+def test_invalid_runs_are_left_out(
     once: Once,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A client that was late, or a run that failed, says nothing of steps; which is told."""
+    """Runs with a late client and failed runs are left out, with a note."""
     _, out = copied(once, tmp_path)
     paths = sorted(out.glob("*/manifest.json"))
     for number, path in enumerate(paths):
@@ -203,16 +203,16 @@ def test_runs_that_may_not_be_believed_are_left_out(
     assert "FAILED: lost" in printed
 
 
-def test_too_little_is_not_fitted() -> None:
-    """A handful of spans fits anything."""
+def test_too_few_requests_are_an_error() -> None:
+    """A fit to a few time spans raises an error."""
     few = Equations(np.ones((3, 6)), np.ones(3))
 
-    with pytest.raises(EngineError, match="too few to fit"):
+    with pytest.raises(EngineError, match="too few answered requests to fit"):
         fitted_costs([few])
 
 
-def test_a_stall_of_the_machine_is_no_cost_of_a_step(once: Once, tmp_path: Path) -> None:
-    """A few spans that took ten times as long move no cost."""
+def test_a_stall_of_the_machine_does_not_change_the_costs(once: Once, tmp_path: Path) -> None:
+    """A few time spans that are ten times as long change no cost."""
     plan, out = copied(once, tmp_path)
     by_key = {run.key: run for run in plan.planned}
     parts = [measured_run(by_key[run.manifest.key], run).equations for run in read_runs(out)]
@@ -226,7 +226,7 @@ def test_a_stall_of_the_machine_is_no_cost_of_a_step(once: Once, tmp_path: Path)
 
 
 def test_a_profile_simulates_its_machine(once: Once, tmp_path: Path) -> None:
-    """One request alone takes what its costs say, and the report names where they are from."""
+    """A single request takes the time of its costs, and the report names their source."""
     _, out = copied(once, tmp_path)
 
     summary = summarize(out).document()
@@ -254,7 +254,7 @@ def test_a_profile_simulates_its_machine(once: Once, tmp_path: Path) -> None:
 def test_a_profile_of_something_else_is_refused(
     tmp_path: Path, old: str, new: str, message: str
 ) -> None:
-    """Before anything starts, with what it is of."""
+    """A profile of another model or machine is an error before anything starts."""
     path = sweep_file(tmp_path, **{old: new})
     engines = {name: kind() for name, kind in ENGINES.items()}
 
@@ -262,8 +262,8 @@ def test_a_profile_of_something_else_is_refused(
         make_plan(load_sweep(path, engines=tuple(engines)), engines)
 
 
-def test_what_is_in_the_step_times_cannot_be_flipped(tmp_path: Path) -> None:
-    """A profile knows one value of each toggle that changes them."""
+def test_toggles_that_change_step_times_cannot_be_flipped(tmp_path: Path) -> None:
+    """A profile has one value of each toggle that changes step times."""
     engines = {"embedded": EmbeddedAdapter()}
     path = sweep_file(tmp_path, **{"[prefix_caching]": "[cuda_graphs]"})
     plan = make_plan(load_sweep(path, engines=tuple(engines)), engines)
@@ -284,8 +284,10 @@ def test_what_is_in_the_step_times_cannot_be_flipped(tmp_path: Path) -> None:
         ("format", 7, "is not a step profile of format 1"),
     ],
 )
-def test_an_odd_profile_is_told(tmp_path: Path, name: str, value: Any, message: str) -> None:
-    """Which part, what it holds, what was expected."""
+def test_an_invalid_profile_is_an_error(
+    tmp_path: Path, name: str, value: Any, message: str
+) -> None:
+    """The error names the field, its value and the expected value."""
     path = tmp_path / "odd.json"
     told = json.loads(profile_text(PROFILE))
     path.write_text(json.dumps({**told, name: value}), encoding="utf-8")
@@ -295,7 +297,7 @@ def test_an_odd_profile_is_told(tmp_path: Path, name: str, value: Any, message: 
 
 
 def test_a_profile_reads_back_as_it_was_written(tmp_path: Path) -> None:
-    """Every field."""
+    """Every field is equal after writing and reading."""
     path = tmp_path / "profile.json"
     path.write_text(profile_text(PROFILE), encoding="utf-8")
 

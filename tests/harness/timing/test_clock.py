@@ -1,4 +1,4 @@
-"""Time: exact and never waiting on the virtual loop, never early on the real one."""
+"""Tests of the clocks: the virtual loop is exact and never waits, the real one is never early."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ S = 1_000_000_000
 
 
 def test_a_virtual_year_passes_at_once_and_exactly() -> None:
-    """A sleep of a year ends at its very nanosecond (a loop that waited would never end here)."""
+    """A virtual sleep of a year returns at once, at the exact nanosecond."""
     year_ns = 365 * 86_400 * S + 1
 
     async def main() -> int:
@@ -48,7 +48,7 @@ def test_steps_that_a_float_cannot_hold_do_not_drift() -> None:
 
 
 def test_a_past_time_does_not_turn_the_clock_back() -> None:
-    """A timer and a sleep for a time that has passed run now, and the clock stays."""
+    """A timer and a sleep for a past time run now, and the clock does not move."""
 
     async def main() -> tuple[list[int], int]:
         loop = virtual_loop()
@@ -64,7 +64,7 @@ def test_a_past_time_does_not_turn_the_clock_back() -> None:
 
 
 def test_timers_run_by_time_then_in_the_order_they_were_set() -> None:
-    """Two timers of one instant keep their order, whatever was set for other times."""
+    """Two timers for the same instant keep their order."""
 
     async def main() -> list[str]:
         loop = virtual_loop()
@@ -120,7 +120,7 @@ def test_idle_callbacks_wait_for_all_that_happens_at_this_instant() -> None:
 
 
 def test_a_cancelled_idle_callback_does_not_run() -> None:
-    """The handle of `call_when_idle` can be taken back."""
+    """The handle of `call_when_idle` can be cancelled."""
 
     async def main() -> list[str]:
         loop = virtual_loop()
@@ -153,7 +153,7 @@ def test_the_horizon_is_the_next_sleeper_that_still_sleeps() -> None:
 
 
 def test_cancelled_timers_do_not_pile_up_nor_move_the_clock() -> None:
-    """Timeouts that never fire leave neither memory nor time behind."""
+    """Timeouts that never fire use no memory and do not move the clock."""
 
     async def main() -> tuple[int, int]:
         loop = virtual_loop()
@@ -172,7 +172,7 @@ def test_cancelled_timers_do_not_pile_up_nor_move_the_clock() -> None:
 
 
 def test_the_count_of_cancelled_timers_is_right() -> None:
-    """Timers cancelled before, at and after their time leave the count as the heap has it."""
+    """The count equals the heap for timers cancelled before, at and after their time."""
 
     async def main() -> list[tuple[int, int]]:
         loop = virtual_loop()
@@ -194,7 +194,7 @@ def test_the_count_of_cancelled_timers_is_right() -> None:
 
 
 def test_a_sleeper_cancelled_as_its_time_comes_is_just_cancelled() -> None:
-    """A task that is cancelled at the very instant of its wake-up ends, and nothing breaks."""
+    """A task that is cancelled at the instant of its wake-up ends without an error."""
 
     async def main() -> tuple[bool, int]:
         loop = virtual_loop()
@@ -208,7 +208,7 @@ def test_a_sleeper_cancelled_as_its_time_comes_is_just_cancelled() -> None:
 
 
 def test_a_stopped_loop_does_not_move_the_clock() -> None:
-    """`stop` before `run_forever` runs what is ready and no timer, as on any asyncio loop."""
+    """`stop` before `run_forever` runs ready callbacks and no timer, as on any asyncio loop."""
     loop = VirtualLoop()
     seen: list[str] = []
     loop.call_at_ns(5, seen.append, "timer")
@@ -235,8 +235,8 @@ def test_asyncio_timeouts_work_on_virtual_time() -> None:
     assert run_virtual(main()) == 1_500_000_000
 
 
-def test_a_deadlock_is_named_and_does_not_hang() -> None:
-    """A task that waits for nothing that can happen ends the run with an error that names it."""
+def test_a_deadlock_is_an_error_and_does_not_hang() -> None:
+    """If a task waits forever, the run ends with an error that contains the task's name."""
 
     async def never() -> None:
         await asyncio.get_running_loop().create_future()
@@ -245,13 +245,15 @@ def test_a_deadlock_is_named_and_does_not_hang() -> None:
         await asyncio.sleep(3)
         await asyncio.create_task(never(), name="the one that waits")
 
-    with pytest.raises(RuntimeError, match=r"stands still at 3000000000 ns.*the one that waits"):
+    with pytest.raises(
+        RuntimeError, match=r"deadlock in virtual time at 3000000000 ns.*the one that waits"
+    ):
         run_virtual(main())
 
 
 @pytest.mark.parametrize("door", ["timer", "idle", "soon"])
 def test_a_bug_in_a_callback_comes_out(door: str) -> None:
-    """An exception in a callback ends the run as itself, where asyncio would only log it."""
+    """An exception in a callback ends the run; asyncio would only log it."""
 
     def bug() -> None:
         raise ZeroDivisionError("a bug of the engine")
@@ -293,7 +295,7 @@ def test_the_same_program_gives_the_same_history() -> None:
 
 
 def test_an_ordinary_loop_is_refused() -> None:
-    """What needs virtual time says so on a loop that has none."""
+    """A function that needs virtual time raises an error on another loop."""
 
     async def main() -> None:
         virtual_loop()
@@ -303,7 +305,7 @@ def test_an_ordinary_loop_is_refused() -> None:
 
 
 def test_the_monotonic_clock_is_never_early() -> None:
-    """Wake-ups come at or after absolute targets, and most of them soon after."""
+    """Wake-ups are at or after their targets, and most of them soon after."""
     targets = [number * 7 * MS for number in range(1, 16)]
 
     async def main() -> list[int]:
@@ -323,7 +325,7 @@ def test_the_monotonic_clock_is_never_early() -> None:
 def test_a_late_waking_loop_does_not_make_the_monotonic_clock_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where each real sleep wakes 1.1 ms late, as epoll's may, wake-ups are still on time."""
+    """Wake-ups are on time even if each real sleep is 1.1 ms late, as with epoll."""
     now_ns = [0]
 
     async def late_sleep(delay_s: float) -> None:
@@ -346,7 +348,7 @@ def test_a_late_waking_loop_does_not_make_the_monotonic_clock_late(
 
 
 def test_the_monotonic_clock_lets_others_run_even_when_it_is_late() -> None:
-    """A sleep until a past time gives others their turn: a late sender starves nobody."""
+    """A sleep until a past time lets other callbacks run, so a late sender blocks no one."""
 
     async def main() -> list[str]:
         clock = MonotonicClock()
@@ -359,8 +361,8 @@ def test_the_monotonic_clock_lets_others_run_even_when_it_is_late() -> None:
     assert asyncio.run(main()) == ["other", "sleeper"]
 
 
-def test_an_interrupt_inside_a_task_comes_out_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Ctrl-C may fall into any task; the task keeps it besides, which nobody has to be told."""
+def test_an_interrupt_inside_a_task_is_raised_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Ctrl-C inside a task is raised from the loop, and asyncio does not log it again."""
 
     async def interrupted() -> None:
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The collector is held off, or kept from what stays, and let go again."""
+"""Tests that the garbage collector is paused and enabled again."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import gc
 from harness.timing.garbage import no_search_for_garbage, only_new_garbage
 
 
-def test_what_is_there_is_looked_through_no_more_until_the_end() -> None:
-    """It is looked through again afterwards."""
+def test_existing_objects_are_not_scanned_until_the_end() -> None:
+    """Existing objects are frozen inside the block and released after it."""
     with only_new_garbage():
         inside = gc.get_freeze_count()
 
@@ -17,7 +17,7 @@ def test_what_is_there_is_looked_through_no_more_until_the_end() -> None:
 
 
 def test_nothing_is_collected_inside() -> None:
-    """And the collector works again behind it."""
+    """The collector is disabled inside the block and enabled after it."""
     with no_search_for_garbage():
         inside = gc.isenabled()
 

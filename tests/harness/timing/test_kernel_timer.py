@@ -1,4 +1,4 @@
-"""Sleepers wake at their time, in order, without a loop that watches the clock."""
+"""Tests of sleepers on a kernel timer: they wake on time, in order, without polling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def test_sleepers_wake_in_the_order_of_their_times_and_not_before() -> None:
-    """One timer for all: an earlier sleeper that comes later is woken first."""
+    """A sleeper that is added later but has an earlier time wakes first."""
 
     async def main() -> list[tuple[int, int]]:
         woken: list[tuple[int, int]] = []
@@ -43,7 +43,7 @@ def test_sleepers_wake_in_the_order_of_their_times_and_not_before() -> None:
 
 
 def test_waiting_costs_no_processor_time() -> None:
-    """A hundred waits of 2 ms take a tenth of a processor at most; watching would take most."""
+    """A hundred waits of 2 ms use at most a tenth of a CPU; polling would use most of it."""
 
     async def main() -> float:
         with Alarm() as alarm:
@@ -57,8 +57,8 @@ def test_waiting_costs_no_processor_time() -> None:
         assert runner.run(main()) < 0.05
 
 
-def test_a_sleeper_that_is_cancelled_wakes_nobody_else_late() -> None:
-    """Its place in the queue is skipped."""
+def test_a_cancelled_sleeper_delays_no_other() -> None:
+    """A cancelled sleeper is skipped."""
 
     async def main() -> int:
         with Alarm() as alarm:

@@ -1,4 +1,4 @@
-"""The loop's lag is what a socket would have to wait."""
+"""Tests of the lag of the event loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def measured(busy_s: float, times: int) -> dict[str, int]:
-    """The lag of a loop that is held up so long, so many times, with 20 ms of rest between."""
+    """Return the lag of a loop that is blocked repeatedly, with pauses of 20 ms."""
 
     async def main() -> dict[str, int] | None:
         with LoopLag() as lag:
@@ -34,8 +34,8 @@ def measured(busy_s: float, times: int) -> dict[str, int]:
     return facts
 
 
-def test_a_loop_that_is_held_up_is_late_for_all_that_it_missed() -> None:
-    """Away for 60 ms of every 80: late in most readings, the longest by nearly the whole time."""
+def test_a_blocked_loop_is_late_for_every_missed_reading() -> None:
+    """A loop that is blocked for 60 ms of every 80 ms is late in most readings, by up to 60 ms."""
     facts = measured(0.06, 5)
 
     assert facts["n"] >= 300 * MS // PERIOD_NS
@@ -44,15 +44,15 @@ def test_a_loop_that_is_held_up_is_late_for_all_that_it_missed() -> None:
 
 
 def test_a_loop_that_rests_is_on_time() -> None:
-    """Half of the readings come within half a millisecond, whatever else this machine does."""
+    """The median lag of an idle loop is below half a millisecond."""
     facts = measured(0.0, 20)
 
     assert facts["n"] > 300 * MS // PERIOD_NS
     assert 0 <= facts["p50"] < MS // 2
 
 
-def test_a_run_that_is_too_short_tells_nothing() -> None:
-    """No reading is no lag of 0."""
+def test_a_run_that_is_too_short_has_no_lag() -> None:
+    """Without a reading the lag is None, not 0."""
 
     async def main() -> dict[str, int] | None:
         with LoopLag() as lag:
