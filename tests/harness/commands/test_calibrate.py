@@ -208,7 +208,7 @@ def test_errors_are_the_clients_times_minus_the_servers() -> None:
     assert errors.each_ms.tolist() == [0.5, 0.25, 0.000001, 0.0]
     assert errors.wait_ms.tolist() == [0.00002]
     for wrong in (record("c", [1, 2]), record("a", [1]), record(None, [1, 2])):
-        with pytest.raises(ValueError, match="c0-t0: not as the server's log"):
+        with pytest.raises(ValueError, match="c0-t0: the record differs from the server's log"):
             stamp_errors([wrong], 0, log)
 
 
