@@ -1,4 +1,4 @@
-"""From a sweep file to the ordered list of runs. Pure: nothing starts."""
+"""The plan of a sweep: the ordered list of runs. Pure: nothing starts."""
 
 from harness.plan.make import make_plan
 from harness.plan.planned import EMBEDDED, Plan, PlannedArm, PlannedRun, RunConditions, labels

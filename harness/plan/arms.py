@@ -1,4 +1,4 @@
-"""The arms of a sweep on one engine: settings, what they imply, and those that cannot run."""
+"""The arms of a sweep on one engine: settings, implied values, and reasons for skipped arms."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.adapters.process import (
 from harness.plan.planned import Flip, PlannedArm
 from harness.sweep_file import CONTROLS, Arm, EngineChoice, Place, SweepSpec, arms_of
 
-# What stands in the file under another name than in `EngineSettings`, or is given by another key.
+# Settings that have another name in the sweep file than in `EngineSettings`.
 _ELSEWHERE: Mapping[str, tuple[Place, ...]] = {
     "model": (("model",),),
     "gpu": (("hardware", "gpu"),),
@@ -35,11 +35,11 @@ _ELSEWHERE: Mapping[str, tuple[Place, ...]] = {
 def engine_arms(
     spec: SweepSpec, choice: EngineChoice, adapter: EngineAdapter
 ) -> tuple[list[PlannedArm], list[str]]:
-    """Return the arms of a sweep on one engine, and notes on a baseline that is not as requested.
+    """Return the arms of a sweep on one engine, and notes on changed values of the baseline.
 
-    An arm that the engine cannot follow or that does not fit has the reason; so has one whose
-    settings are those of an arm before. Raises `EngineError` when the baseline cannot start. An
-    engine whose program is not here is planned all the same; its arms say what is missing.
+    An arm has a reason if the engine does not support it, if it does not fit, or if an earlier arm
+    has the same settings. Raises `EngineError` if the baseline cannot start. If the program of an
+    engine is not installed, its arms are planned and contain the error.
     """
     choice, missing = plannable(spec, choice, adapter)
     requested = settings_of(spec, choice, spec.baseline)
@@ -69,9 +69,9 @@ def engine_arms(
 def plannable(
     spec: SweepSpec, choice: EngineChoice, adapter: EngineAdapter
 ) -> tuple[EngineChoice, EngineError | None]:
-    """Return the choice as a plan can take it, and what a run would miss; None: nothing.
+    """Return a choice that can be planned, and the error that a run would raise, or None.
 
-    A program that is not on this machine stands as its bare words, and has no version.
+    A program that is not installed is planned by its command, without a version.
     """
     settings = settings_of(spec, choice, spec.baseline)
     try:
@@ -113,7 +113,7 @@ def settings_of(
 
 
 def with_implied(adapter: EngineAdapter, settings: EngineSettings) -> EngineSettings:
-    """Return settings with what their values imply."""
+    """Return the settings with all implied values."""
     return replace(settings, toggles={**settings.toggles, **adapter.implied(settings)})
 
 
@@ -129,7 +129,7 @@ def _check_baseline(
 def _located(
     spec: SweepSpec, choice: EngineChoice, error: EngineError, secrets: frozenset[str]
 ) -> EngineError:
-    """Return an error of the baseline with the place in the file that may fix it."""
+    """Return an error of the baseline with the line of the sweep file to change."""
     place = spec.where(*_places(spec, choice, error.about))
     message = f"{place}{choice.label}: the baseline cannot start: {error}"
     located = EngineError(hidden(message, secrets))
@@ -139,7 +139,7 @@ def _located(
 
 
 def _places(spec: SweepSpec, choice: EngineChoice, about: str | None) -> list[Place]:
-    """Return where the file may set what an engine refuses, the likeliest first."""
+    """Return the places in the file that may set the refused value, the most likely first."""
     engine: Place = ("engines", [one.label for one in spec.engines].index(choice.label))
     if about is None:
         return [engine, ("engines",)]
@@ -150,14 +150,14 @@ def _places(spec: SweepSpec, choice: EngineChoice, about: str | None) -> list[Pl
 def _flips(
     adapter: EngineAdapter, requested: EngineSettings, baseline: EngineSettings, arm: Arm
 ) -> dict[str, Flip]:
-    """Return the flips of an arm, each with what it alone drags along."""
+    """Return the flips of an arm, each with the values that it alone implies."""
     flips = {}
     for toggle, value in arm.values.items():
         alone = replace(requested, toggles={**requested.toggles, toggle: value})
         implied = {
-            name: dragged
-            for name, dragged in adapter.implied(alone).items()
-            if dragged != baseline.toggles[name]
+            name: other
+            for name, other in adapter.implied(alone).items()
+            if other != baseline.toggles[name]
         }
         flips[toggle] = Flip(value=value, base=baseline.toggles[toggle], implied=implied)
     return flips
@@ -166,7 +166,7 @@ def _flips(
 def _reason(
     adapter: EngineAdapter, settings: EngineSettings, arm: Arm, before: Sequence[PlannedArm]
 ) -> str | None:
-    """Return why an arm cannot run or would measure nothing new; None when it can."""
+    """Return why an arm is skipped: it cannot run, or repeats another arm; None if it runs."""
     if arm.name in CONTROLS:
         return None
     try:
@@ -178,14 +178,14 @@ def _reason(
     if AS_IT_IS in settings.toggles.values():
         return "; ".join(dict.fromkeys(reasons[toggle] for toggle in arm.values))
     overruled = [
-        f"{toggle} is {settings.toggles[toggle].label} all the same"
+        f"{toggle} stays {settings.toggles[toggle].label}"
         + (f": {reasons[toggle]}" if toggle in reasons else "")
         for toggle, value in arm.values.items()
         if settings.toggles[toggle] != value
     ]
     for other in before:
         if other.settings.toggles == settings.toggles:
-            return "; ".join([f"would be the same engine as {other.name}", *overruled])
+            return "; ".join([f"has the same settings as {other.name}", *overruled])
     return None
 
 
@@ -197,11 +197,14 @@ def _baseline_notes(
 ) -> Iterator[str]:
     reasons = adapter.reasons(requested)
     if AS_IT_IS in baseline.toggles.values():
-        yield f"{choice.label}: no toggle is set, and its cache is not emptied: it is not ours"
+        yield (
+            f"{choice.label}: the harness did not start this server, so it sets no toggle and does "
+            "not empty the cache"
+        )
         return
     for toggle, value in requested.toggles.items():
         if baseline.toggles[toggle] != value:
             yield (
                 f"{choice.label}: the baseline's {toggle} is {baseline.toggles[toggle].label}, "
-                f"not {value.label}: {reasons.get(toggle, 'its other values imply it')}"
+                f"not {value.label}: {reasons.get(toggle, 'its other values require it')}"
             )

@@ -1,4 +1,4 @@
-"""What each engine can follow: every toggle and value, from the adapters themselves."""
+"""The capability of each engine: its support of every toggle and value, by its adapter."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from harness.adapters import (
     remark,
 )
 
-# offered: the engine follows. always: it follows, and can do nothing else. implied: it runs another
-# value all the same. needs: other hardware, another model or limit. not offered: it never follows.
+# offered: supported. always: the only value. implied: the engine runs another value instead.
+# needs: requires other hardware, another model or limit. not offered: never supported.
 Status = Literal["offered", "always", "implied", "needs", "not offered"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capability:
-    """What becomes of one value of one toggle on one engine, all else as in the baseline."""
+    """Support of one value of one toggle by one engine, with all else as in the baseline."""
 
     label: str  # of the engine
     toggle: str
     value: str
     status: Status
-    reason: str | None = None  # why it is not simply offered, or what of it is
-    drags: Mapping[str, str]  # toggle → what the value makes of it, where the baseline differs
+    reason: str | None = None  # reason for the status, or a remark
+    drags: Mapping[str, str]  # toggle → implied value, if it differs from the baseline
 
     def facts(self) -> dict[str, Any]:
-        """Return it in plain JSON values."""
+        """Return the capability as JSON values."""
         return {
             "label": self.label,
             "toggle": self.toggle,
@@ -50,10 +50,10 @@ def capabilities(
     requested: EngineSettings,
     values: Mapping[str, tuple[ToggleValue, ...]],
 ) -> tuple[Capability, ...]:
-    """Return what an engine does with every value of every toggle.
+    """Return the support of an engine for every value of every toggle.
 
-    `requested` is the baseline as the sweep requests it, `values` are the sweep's own values of a
-    toggle; those that it does not name come after them.
+    `requested` is the baseline as requested by the sweep. `values` are the values in the sweep; all
+    other values follow them.
     """
     found: list[Capability] = []
     for toggle in TOGGLES:
@@ -68,7 +68,7 @@ def capabilities(
 def _values(
     toggle: str, requested: EngineSettings, named: tuple[ToggleValue, ...]
 ) -> Iterator[ToggleValue]:
-    """Yield the sweep's values, the baseline's first, then the kinds that it leaves out."""
+    """Yield the values of the sweep, the baseline's first, then all other kinds."""
     chosen = dict.fromkeys((requested.toggles[toggle], *named))
     yield from chosen
     kinds = {value.kind for value in chosen}
@@ -80,8 +80,8 @@ def _capability(
 ) -> Capability:
     alone = replace(requested, toggles={**requested.toggles, toggle: value})
     implied, base = adapter.implied(alone), adapter.implied(requested)
-    dragged = {name: to.label for name, to in implied.items() if base.get(name) != to}
-    dragged.pop(toggle, None)
+    drags = {name: to.label for name, to in implied.items() if base.get(name) != to}
+    drags.pop(toggle, None)
     status, reason = _outcome(adapter, alone, toggle, implied)
     return Capability(
         label=label,
@@ -89,7 +89,7 @@ def _capability(
         value=value.label,
         status=status,
         reason=reason,
-        drags=dragged if status == "offered" else {},
+        drags=drags if status == "offered" else {},
     )
 
 
@@ -101,8 +101,8 @@ def _outcome(
 ) -> tuple[Status, str | None]:
     value = alone.toggles[toggle]
     if (becomes := implied.get(toggle, value)) != value:
-        why = adapter.reasons(alone).get(toggle, "its other values imply it")
-        return "implied", f"is {becomes.label} all the same: {why}"
+        why = adapter.reasons(alone).get(toggle, "its other values require it")
+        return "implied", f"stays {becomes.label}: {why}"
     try:
         adapter.check(replace(alone, toggles={**alone.toggles, **implied}))
     except EngineError as error:
@@ -114,7 +114,7 @@ def _outcome(
 
 
 def _always(tried: list[Capability]) -> list[Capability]:
-    """Return the values of one toggle; one that has no other beside it is always so."""
+    """Return the values of one toggle; a single offered value gets the status `always`."""
     offered = [one for one in tried if one.status == "offered"]
     others = {one.status for one in tried if one.status != "offered"}
     if len(offered) != 1 or others != {"not offered"}:

@@ -1,4 +1,4 @@
-"""The demand of a workload under a load, counted before anything starts: requests, tokens, P99."""
+"""The demand of a workload under a load: requests, tokens and P99 samples, before any start."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from harness.workloads.prompts import shared_prefix_tokens
 from harness.workloads.trace import TraceReplay
 
 P99_REQUESTS = needed_samples(0.99)
-STEADY_FACTOR = 3  # measured requests for each slot, below which a closed loop has no steady window
-_DRAWN_REQUESTS = 2_000  # of a workload that has no end, enough to know its means
-_SPREADS = 4  # standard deviations that a random number of starts stays within
-_MANY_STARTS = 100  # expected of a Poisson process, which then never has none
+STEADY_FACTOR = 3  # measured requests per slot that a steady window of a closed loop needs
+_DRAWN_REQUESTS = 2_000  # drawn from an unlimited workload to estimate its means
+_SPREADS = 4  # standard deviations within which a random number of starts stays
+_MANY_STARTS = 100  # expected starts above which a Poisson process always has at least one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,30 +27,28 @@ class Demand:
     workload: str
     load: Load
     conversations: int
-    requests: int  # expected, where arrivals are random
+    requests: int  # the expected number if arrivals are random
     prompt_tokens: int
     output_tokens: int
-    shared_tokens: int  # prompt tokens that an earlier request of the run began with, too
-    think_ns: int  # pauses of all users together
-    span_ns: int | None  # from first to last start, where the load has times of its own
+    shared_tokens: int  # prompt tokens in a prefix shared with an earlier request of the run
+    think_ns: int  # think time of all users together
+    span_ns: int | None  # from first to last start in open loop
     skipped: Mapping[str, int]  # reason → rows or turns left out
     notes: tuple[str, ...]
-    available: int | None = (
-        None  # requests that there are, of a trace; None: no end, or all requested
-    )
+    available: int | None = None  # requests in the trace; None: unlimited, or all are replayed
 
     @property
     def slots(self) -> int | None:
-        """Conversations alive at once in closed loop; None in open loop."""
+        """Concurrent conversations in closed loop; None in open loop."""
         concurrency = self.load.concurrency
         return None if concurrency is None else min(concurrency, self.conversations)
 
     @property
     def _outside(self) -> int:
-        """Requests of a closed loop that are ramp or drain.
+        """Requests of a closed loop in ramp-up or drain.
 
-        The first turn of each slot is ramp. When the first slot runs empty, each other slot has at
-        most one conversation left, less its first turn.
+        The first turn of each slot is ramp-up. When the first slot runs empty, each other slot has
+        at most one conversation left, minus its first turn.
         """
         if self.slots is None:
             return 0
@@ -58,89 +56,94 @@ class Demand:
 
     @property
     def _turns(self) -> int:
-        """Requests of a conversation, rounded up; both counts may be scaled from a part."""
+        """Requests per conversation, rounded up; both counts may be extrapolated."""
         return math.ceil(self.requests / self.conversations - 0.01)
 
     @property
     def while_full(self) -> int:
-        """Requests that are sent while every slot has a conversation."""
+        """Requests sent while every slot has a conversation."""
         return max(0, self.requests - self._outside)
 
     @property
     def steady(self) -> bool:
-        """Whether enough is left beside ramp and drain; else the headline is the whole run."""
+        """Whether there are enough requests for a steady window; else the whole run counts."""
         return self.while_full >= STEADY_FACTOR * (self.load.concurrency or 0)
 
     @property
     def measured(self) -> int:
-        """Requests that the metrics of the run are computed from."""
+        """Requests in the metrics of the run."""
         return self.while_full if self.steady else self.requests
 
     @property
     def p99_reliable(self) -> bool:
-        """Whether a 95 % upper bound of P99 exists for so many requests."""
+        """Whether there are enough requests for a 95 % upper bound of P99."""
         return self.measured >= P99_REQUESTS
 
     def warnings(self) -> list[str]:
-        """Return a warning, with its remedy, for each statistic that needs larger counts."""
+        """Return a warning with a remedy for each statistic that needs more requests."""
         warnings = []
         concurrency = self.load.concurrency or 0
         if self.slots is not None and self.slots < concurrency:
             warnings.append(
-                f"only {self.slots} conversations: never {concurrency} at once; "
+                f"only {self.slots} conversations, fewer than the concurrency {concurrency}; "
                 f"{self._closed_remedy()}"
             )
         if not self.steady:
             warnings.append(
-                f"metrics are of the whole run: {self.while_full} requests between ramp and drain, "
-                f"a steady window needs {STEADY_FACTOR} × {concurrency}; {self._closed_remedy()}"
+                f"metrics cover the whole run: {self.while_full} requests between ramp-up and "
+                f"drain, a steady window needs {STEADY_FACTOR * concurrency} "
+                f"({STEADY_FACTOR} × concurrency); {self._closed_remedy()}"
             )
         if not self.p99_reliable:
             warnings.append(
-                f"P99 not reliable: {self.measured} measured requests, {P99_REQUESTS} needed; "
+                f"P99 is not reliable: {self.measured} measured requests, needs {P99_REQUESTS}; "
                 f"{self._remedy()}"
             )
         return warnings
 
     def _remedy(self) -> str:
-        """Return what to write for a reliable P99."""
+        """Return the change of the load for a reliable P99."""
         if self.load.mode == "concurrency":
             if self.available is not None and self._closed_requests() > self.available:
-                return f"the trace has {self.available} rows to replay: take a longer one"
+                return _longer_trace(self.available)
             return self._closed_remedy()
         if self.load.mode == "trace":
             return "replay more rows"
         if self.available is not None and _most_starts(self.load, P99_REQUESTS) > self.available:
-            return f"the trace has {self.available} rows to replay: take a longer one"
+            return _longer_trace(self.available)
         needed_ns = (self.load.duration_ns or 0) * P99_REQUESTS / max(1, self.requests)
-        return f"write duration: {math.ceil(needed_ns / 1e9)} s"
+        return f"set duration: {math.ceil(needed_ns / 1e9)} s"
 
     def _closed_requests(self) -> int:
-        """Return how many requests fill all slots, have a steady window, and a P99 in it."""
+        """Return the number of requests for a steady window with a reliable P99."""
         concurrency = self.load.concurrency or 0
         outside = concurrency + (self._turns - 1) * (concurrency - 1)
         return max(STEADY_FACTOR * concurrency, P99_REQUESTS) + outside
 
     def _closed_remedy(self) -> str:
-        """Return what to write in a closed loop; the same for all of its warnings."""
+        """Return the change of a closed loop, the same for all of its warnings."""
         requests, available = self._closed_requests(), self.available
         if available is None or requests <= available:
-            return f"write requests: {requests}"
+            return f"set requests: {requests}"
         if fewer := available // (STEADY_FACTOR + self._turns):
-            return f"write concurrency: {fewer}, requests: {available} (all rows of the trace)"
-        return f"the trace has {available} rows to replay: take a longer one"
+            return f"set concurrency: {fewer}, requests: {available} (all rows of the trace)"
+        return _longer_trace(available)
+
+
+def _longer_trace(available: int) -> str:
+    return f"use a longer trace; this one has {available} rows to replay"
 
 
 def demand_of(choice: WorkloadChoice, load: Load, *, seed: int, max_model_len: int) -> Demand:
-    """Return the demand of `choice` under `load`. Raises `WorkloadError` where it is empty.
+    """Return the demand of `choice` under `load`. Raises `WorkloadError` if it is empty.
 
-    Traces are read whole. Of a workload without end a part is drawn and counted up.
+    Traces are read completely. An unlimited workload is drawn in part and extrapolated.
     """
     workload = choice.under(load)
     wanted, available = _wanted_requests(workload, load), None
     if isinstance(workload, TraceReplay) and wanted is not None:
         available = workload.replayable(max_model_len)
-        # Rows are read from a file, so the error for too many requests names both counts.
+        # In closed loop, too many requests raise an error with both counts.
         wanted = max(1, min(wanted, available)) if load.mode == "rate" else wanted
     drawn = workload.draw(requests=wanted, seed=seed, max_model_len=max_model_len)
     factor = _factor(load, drawn)
@@ -163,10 +166,10 @@ def demand_of(choice: WorkloadChoice, load: Load, *, seed: int, max_model_len: i
 
 
 def check_starts(demand: Demand, seeds: Sequence[int]) -> None:
-    """Raise `WorkloadError` unless every block, by its seed, has starts and requests for them.
+    """Raise `WorkloadError` unless every block has at least one start and enough requests.
 
-    How many conversations a random process starts differs from block to block; what a block
-    cannot have must be found before the first one runs.
+    A random process starts a different number of conversations in each block, so all seeds are
+    checked before the first run.
     """
     load, name = demand.load, demand.workload
     random = load.arrivals == "gamma" or _expected_starts(load) < _MANY_STARTS
@@ -176,7 +179,7 @@ def check_starts(demand: Demand, seeds: Sequence[int]) -> None:
     starting = f"{name}: {load.label} for {duration_text(load.duration_ns or 0)} starts"
     if not min(starts):
         error = WorkloadError(f"{starting} no conversation in block {starts.index(0)}")
-        error.add_note("write a longer duration or a higher rate")
+        error.add_note("set a longer duration or a higher rate")
         raise error
     if demand.available is not None and max(starts) > demand.available:
         error = WorkloadError(
@@ -188,19 +191,19 @@ def check_starts(demand: Demand, seeds: Sequence[int]) -> None:
 
 
 def _fewer_starts(load: Load, available: int) -> str:
-    """Return what to write so that no block starts more than `available` conversations."""
+    """Return the change for which no block starts more than `available` conversations."""
     most = available
     while most and _most_starts(load, most) > available:
         most -= 1
     if not most:
-        return f"take a longer trace, or load it with concurrency: 1, requests: {available}"
+        return f"use a longer trace, or set concurrency: 1, requests: {available}"
     longest_ns = math.floor(most / (load.rate_rps or 1) * 1e9)
     unit_ns = next(unit for unit in (1_000_000_000, 1_000_000, 1) if longest_ns >= 10 * unit)
-    return f"write duration: {duration_text(longest_ns // unit_ns * unit_ns)} or less"
+    return f"set duration: {duration_text(longest_ns // unit_ns * unit_ns)} or less"
 
 
 def _most_starts(load: Load, expected: float) -> float:
-    """Return how many starts a block hardly ever passes where so many are expected."""
+    """Return an upper bound for the starts of a block with this expected number."""
     spread = {"constant": 0.0, "gamma": load.gamma_cv or 1.0}.get(load.arrivals, 1.0)
     return expected + _SPREADS * spread * math.sqrt(expected)
 
@@ -217,7 +220,7 @@ def _expected_starts(load: Load) -> float:
 
 
 def _factor(load: Load, drawn: Drawn) -> float:
-    """Return the ratio of the requests to those that were drawn."""
+    """Return planned requests ÷ drawn requests."""
     if load.mode == "trace":
         return 1.0
     if load.mode == "rate":  # a rate counts conversations, not requests
@@ -234,7 +237,7 @@ def _span_ns(name: str, load: Load, drawn: Drawn) -> int | None:
     starts = [one.start_ns for one in drawn.conversations]
     known = [start for start in starts if start is not None]
     if len(known) < len(starts):
-        error = WorkloadError(f"{name}: the trace has no times, which arrivals: trace needs")
-        error.add_note("load it with {concurrency: …, requests: …} or {rate: …, duration: …}")
+        error = WorkloadError(f"{name}: arrivals: trace needs times, and the trace has none")
+        error.add_note("use {concurrency: …, requests: …} or {rate: …, duration: …} as its load")
         raise error
     return round((known[-1] - known[0]) / (load.speedup or 1.0))

@@ -1,4 +1,4 @@
-"""How long a run will take, roughly: an idle engine's speed times the demand. Never a result."""
+"""Estimate of the duration of a run: demand × speed of an idle engine. Never a result."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Protocol, runtime_checkable
 from harness.adapters import EngineSettings
 from harness.plan.demand import Demand
 
-# What the embedded engine plays in a second of the machine's own time, at the least.
+# Lower bounds for the simulation speed of the embedded engine, per second of wall time.
 _PLAYED_TOKENS_PER_S = 300_000
 _PLAYED_STEPS_PER_S = 50_000
 
 
 @runtime_checkable
 class PredictsSpeed(Protocol):
-    """An adapter that knows how fast its engine would be."""
+    """An adapter that predicts the speed of its engine."""
 
     def predict(self, settings: EngineSettings) -> tuple[float, float]:
-        """Return seconds of prefill a prompt token, and seconds an output token, when idle."""
+        """Return seconds per prompt token and seconds per output token of an idle engine."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """How long one run takes, in seconds."""
+    """The estimated duration of one run, in seconds."""
 
     engine_s: float  # on the engine's clock, simulated or not
     wall_s: float  # of the machine that runs the harness
 
 
 def with_cache_setup(once: Expected | None, cache: str) -> Expected | None:
-    """Return the duration of a run with the set-up of its cache, as far as it is predicted.
+    """Return the duration of a run including the set-up of its cache.
 
-    A steady cache takes the same again, at least; priming takes next to nothing.
+    A steady cache doubles the duration, at least; priming takes almost no time.
     """
     if once is None or cache != "steady":
         return once
@@ -43,10 +43,10 @@ def with_cache_setup(once: Expected | None, cache: str) -> Expected | None:
 def expected(
     adapter: object, settings: EngineSettings, demand: Demand, *, simulated: bool
 ) -> Expected | None:
-    """Return how long a run takes, roughly; None for an adapter that predicts nothing.
+    """Return the estimated duration of a run; None if the adapter predicts no speed.
 
-    Prefill is work for the whole engine; decode steps serve all running sequences at once. Shared
-    prompt tokens cost nothing where prefix caching is on.
+    Prefills run one after the other; a decode step serves all running sequences. Shared prompt
+    tokens take no time if prefix caching is on.
     """
     if not isinstance(adapter, PredictsSpeed):
         return None

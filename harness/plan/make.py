@@ -1,7 +1,6 @@
-"""From what the author wrote to what will happen: every run, in order, before anything starts.
+"""Construction of the plan of a sweep: every run, in order.
 
-Pure: the same sweep, files and adapters give the same plan. Order and repeats are data here, not
-control flow in the code that runs them.
+Pure: the same sweep, files and adapters give the same plan.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from harness.results.store import FORMAT
 from harness.sweep_file import CONTROL_ARM, Load, SweepSpec, WorkloadChoice
 from harness.workloads import WorkloadError
 
-_SEED_BITS = 53  # whole in every reader of JSON
+_SEED_BITS = 53  # largest integer that every JSON reader keeps exact
 
 
 def make_plan(spec: SweepSpec, adapters: Mapping[str, EngineAdapter]) -> Plan:
-    """Return the plan of a sweep; `adapters` holds one for each engine that the sweep names.
+    """Return the plan of a sweep; `adapters` maps each engine of the sweep to its adapter.
 
-    Within a block each arm of each engine is started once, in random order, and gets all
-    workloads and loads; blocks follow one another. Raises `EngineError` when a baseline cannot
-    start, and `WorkloadError` when a workload has nothing to ask.
+    In each block every arm of every engine starts once, in random order, and runs all workloads and
+    loads. Raises `EngineError` if a baseline cannot start, and `WorkloadError` if a workload has no
+    requests.
     """
     arms, notes = _arms(spec, adapters)
     demands = [_demand(spec, choice, load) for choice, load in spec.pairs]
@@ -88,7 +87,7 @@ def _runs(
     arms: Sequence[PlannedArm],
     demands: Sequence[Demand],
 ) -> Iterator[PlannedRun]:
-    """Yield the runs in order: by block, by server start, by workload and load as in the file."""
+    """Yield the runs by block, then by server start, then by workload and load as in the file."""
     group, conditions = 0, _conditions(spec)
     for block in range(spec.blocks):
         for arm in _order(spec, arms, block):
@@ -126,9 +125,9 @@ def _conditions(spec: SweepSpec) -> RunConditions:
 
 
 def _order(spec: SweepSpec, arms: Sequence[PlannedArm], block: int) -> list[PlannedArm]:
-    """Return the arms in the order of their server starts in a block; those that cannot run last.
+    """Return the arms of a block in the random order of their starts; skipped arms are last.
 
-    Random, so that neither drift of the machine nor its warming up looks like an effect.
+    The order is random so that drift or warming of the machine does not look like an effect.
     """
     order = [arm for arm in arms if arm.reason is None]
     random.Random(_number("order", spec.seed, block)).shuffle(order)
@@ -136,16 +135,17 @@ def _order(spec: SweepSpec, arms: Sequence[PlannedArm], block: int) -> list[Plan
 
 
 def _seed(spec: SweepSpec, choice: WorkloadChoice, load: Load, block: int) -> int:
-    """Return the seed of a run: the same for all arms of a block, new in each block and load."""
+    """Return the seed of a run: the same for all arms of a block, different for each block."""
     return _number("draws", spec.seed, choice.identity, load.identity(), block)
 
 
 def _arm_seed(
     spec: SweepSpec, arm: PlannedArm, choice: WorkloadChoice, load: Load, block: int
 ) -> int:
-    """Return the seed of an arm's run: that of its block, save of a baseline's second time.
+    """Return the seed of an arm's run, which is the seed of its block.
 
-    On a server that is not started anew, the first time has left its texts in the prefix cache.
+    Only the second baseline on a server that is not restarted has another seed, because the first
+    baseline left its prompts in the prefix cache.
     """
     seed = _seed(spec, choice, load, block)
     if arm.name == CONTROL_ARM and AS_IT_IS in arm.settings.toggles.values():
@@ -156,7 +156,7 @@ def _arm_seed(
 def _key(
     arm: PlannedArm, block: int, choice: WorkloadChoice, load: Load, seed: int, cache: str
 ) -> str:
-    """Return the name of a run: a hash of everything that its records depend on."""
+    """Return the key of a run: a hash of everything that its records depend on."""
     settings = arm.settings
     started_as: dict[str, Any] = {
         "label": arm.label,
@@ -173,7 +173,7 @@ def _key(
         ],
         "toggles": labels(settings.toggles),
     }
-    if request := settings.shape.facts():  # absent: the key is that of a run before it had one
+    if request := settings.shape.facts():  # left out if empty, so that older keys stay valid
         started_as["request"] = request
     return _digest(
         "run",

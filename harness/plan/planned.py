@@ -1,4 +1,4 @@
-"""What a plan is made of: arms with their engine settings, and runs in the order they will go."""
+"""The types of a plan: arms with their engine settings, and runs in order."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from harness.sweep_file import AnyWorkload, Load, SweepSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flip:
-    """One toggle of an arm that is not as in the baseline."""
+    """One toggle of an arm that differs from the baseline."""
 
     value: ToggleValue
     base: ToggleValue
-    implied: Mapping[str, ToggleValue]  # what the value drags along, where the baseline differs
+    implied: Mapping[str, ToggleValue]  # values that it requires and that differ from the baseline
 
     def facts(self) -> dict[str, Any]:
-        """Return the flip as manifests hold it."""
+        """Return the flip as stored in manifests."""
         return {"value": self.value.label, "base": self.base.label, "implied": labels(self.implied)}
 
 
@@ -32,27 +32,27 @@ class PlannedArm:
 
     name: str
     engine: str
-    label: str  # what results call the engine
-    engine_version: str | None  # None: known only when it runs
-    engine_kind: str | None  # real | measured | simulated | stand-in; None: as above
-    settings: EngineSettings  # what is implied is already in its toggles
-    flipped: Mapping[str, Flip]  # empty for the baseline and the baseline again
+    label: str  # name of the engine in results
+    engine_version: str | None  # None: unknown before the run
+    engine_kind: str | None  # real | measured | simulated | stand-in; None: unknown before the run
+    settings: EngineSettings  # its toggles include implied values
+    flipped: Mapping[str, Flip]  # empty for both baselines
     launch_line: tuple[str, ...]
-    gpus: int | None  # GPUs that one engine takes; None: not known of this server
-    reason: str | None = None  # why it cannot run; None: it can
-    missing: EngineError | None = None  # that its program is not on this machine, which a run needs
+    gpus: int | None  # GPUs of one engine; None: unknown for this server
+    reason: str | None = None  # why the arm is skipped; None: it runs
+    missing: EngineError | None = None  # error if its program is not installed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConditions:
-    """How a run is measured, beside its workload and its load."""
+    """The conditions of a run other than its workload and load."""
 
-    cache: str  # prefix cache when it starts: cold | primed | steady | as found (left as it is)
+    cache: str  # prefix cache at the start: cold | primed | steady | as found (not changed)
     workers: int | None  # load generator processes; None: as many as the load needs
-    request_timeout_s: float | None  # until a request's answer must have ended; None: no limit
-    max_failed_share: float  # requests that may fail in a run that is ok
-    warmup_requests: int | None = None  # sent before the run; None: one for each slot
-    # KV block size for the prefix hit ceiling, where the engine does not report its own.
+    request_timeout_s: float | None  # time limit of a request; None: no limit
+    max_failed_share: float  # share of requests that may fail in an ok run
+    warmup_requests: int | None = None  # requests before the run; None: one per slot
+    # KV block size for the prefix hit ceiling, if the engine does not report its own.
     assumed_block_tokens: int | None = None
 
 
@@ -60,24 +60,24 @@ class RunConditions:
 class PlannedRun:
     """One workload under one load on one started arm."""
 
-    key: str  # names the run for good: the same key is the same run
+    key: str  # runs with the same key are the same run
     arm: PlannedArm
     block: int
     group: int | None  # number of the server start in the plan; None for a skipped run
-    workload: AnyWorkload  # with the lengths or the limit of the load
+    workload: AnyWorkload  # includes the lengths or the limit of the load
     workload_kind: str
     load: Load
-    seed: int  # of requests and arrivals; the same for all arms of a block
+    seed: int  # for requests and arrivals; the same for all arms of a block
     conditions: RunConditions
-    expected: Expected | None = None  # None: not known how long it takes
+    expected: Expected | None = None  # None: the duration is unknown
 
     @property
     def status(self) -> Literal["planned", "skipped"]:
-        """Whether the run will be started."""
+        """`planned`, or `skipped` if the arm has a reason."""
         return "planned" if self.arm.reason is None else "skipped"
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known of a run before it starts, as manifests hold it."""
+        """Return the facts of a run before it starts, as stored in manifests."""
         arm = self.arm
         return {
             "key": self.key,
@@ -101,52 +101,52 @@ class PlannedRun:
         }
 
     def _load_facts(self) -> dict[str, Any]:
-        """Return the load; where the number of warm-up requests was given, that too."""
+        """Return the load, with the number of warm-up requests if it was given."""
         facts, requests = self.load.facts(), self.conditions.warmup_requests
         if requests is not None:
-            del facts["warmup"]  # no part of the run itself is left out of its window
+            del facts["warmup"]  # the window then includes the start of the run
             facts["warmup_requests"] = requests
         return facts
 
 
-EMBEDDED = "embedded"  # its runs are played on virtual time, and are predictions themselves
+EMBEDDED = "embedded"  # its runs are simulated on virtual time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All runs of a sweep, in order. Runs of one group stand together and share a server start."""
+    """All runs of a sweep, in order. Runs of one group are adjacent and share a server start."""
 
     spec: SweepSpec
     arms: tuple[PlannedArm, ...]
     runs: tuple[PlannedRun, ...]
-    demands: tuple[Demand, ...]  # one for each workload under each load
+    demands: tuple[Demand, ...]  # one for each workload and load
     notes: tuple[str, ...]
     capabilities: tuple[Capability, ...] = ()  # every engine × toggle × value
 
     @property
     def planned(self) -> tuple[PlannedRun, ...]:
-        """Return the runs that will be started."""
+        """The runs that are not skipped."""
         return tuple(run for run in self.runs if run.status == "planned")
 
     @property
     def real_time(self) -> bool:
-        """Whether any run is measured on the real clock: the embedded engine's is virtual."""
+        """Whether a run uses real time; the embedded engine uses virtual time."""
         return any(run.arm.engine != EMBEDDED for run in self.planned)
 
     @property
     def starts(self) -> int:
-        """Return how many servers will be started."""
+        """The number of server starts."""
         return len({run.group for run in self.planned})
 
     def check_programs(self) -> None:
-        """Raise `EngineError` for an engine that is to run and whose program is not here."""
+        """Raise `EngineError` if the program of a planned engine is not installed."""
         for run in self.planned:
             if run.arm.missing is not None:
                 raise run.arm.missing
 
     @property
     def expected(self) -> Expected | None:
-        """Return how long all runs take together; None when that of one is not known."""
+        """The duration of all runs together; None if the duration of one is unknown."""
         times = [run.expected for run in self.planned]
         known = [time for time in times if time is not None]
         if len(known) < len(times):
@@ -157,5 +157,5 @@ class Plan:
 
 
 def labels(toggles: Mapping[str, ToggleValue]) -> dict[str, str]:
-    """Return toggle values as the strings that results store."""
+    """Return toggle → label, as stored in results."""
     return {toggle: value.label for toggle, value in toggles.items()}

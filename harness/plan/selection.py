@@ -1,4 +1,4 @@
-"""A part of a plan: the runs that a pattern names, and the baselines that their ratios need."""
+"""Selection of runs by a pattern, with the baselines that their ratios need."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from harness.sweep_file import CONTROLS, Load, SpecError
 
 
 def select(plan: Plan, pattern: str) -> Plan:
-    """Return the plan of the runs that `pattern` names, in the same order.
+    """Return the plan with only the runs that match `pattern`, in the same order.
 
-    A pattern matches the name of an arm, a workload, a load or an engine; with slashes in it, all
-    four at once, as in `embedded/prefix_caching=off/chat/concurrency=*`. The baseline and the
-    baseline again stay for each workload and load that is left. Raises `SpecError` for a pattern
-    that matches nothing that can run.
+    A pattern matches the name of an arm, a workload, a load or an engine. A pattern with slashes
+    matches all four, as in `embedded/prefix_caching=off/chat/concurrency=*`. Both baselines stay
+    for each remaining workload and load. Raises `SpecError` if no run matches, or only skipped
+    runs.
     """
     chosen = [run for run in plan.runs if _matches(run, pattern)]
     if not chosen:
         raise _matches_nothing(plan, pattern)
     if all(run.status == "skipped" for run in chosen):
         reasons = dict.fromkeys(f"{run.arm.name}: {run.arm.reason}" for run in chosen)
-        raise SpecError(f"--only {pattern!r} matches skipped runs only; {'; '.join(reasons)}")
+        raise SpecError(f"--only {pattern!r} matches only skipped runs; {'; '.join(reasons)}")
     beside = {_place(run) for run in chosen if run.arm.name not in CONTROLS}
     keys = {run.key for run in chosen}
     runs = tuple(

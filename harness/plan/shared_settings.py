@@ -1,4 +1,4 @@
-"""The baselines of all engines side by side: what they share, and what they do not."""
+"""The settings of the baselines of all engines, equal and different ones."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from harness.plan.planned import PlannedArm, labels
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineSetting:
-    """One setting of the baselines: what each engine is started with."""
+    """One setting of the baselines of all engines."""
 
     name: str
-    values: Mapping[str, str]  # engine label → value; empty: nothing was given
+    values: Mapping[str, str]  # engine label → value; empty: not set
 
     @property
     def shared(self) -> bool:
-        """Whether it is the same on all engines."""
+        """Whether all engines have the same value."""
         return len(set(self.values.values())) == 1
 
     def facts(self) -> dict[str, Any]:
-        """Return it in plain JSON values."""
+        """Return the setting as JSON values."""
         return {"setting": self.name, "values": dict(self.values), "shared": self.shared}
 
 
 def baseline_settings(arms: Sequence[PlannedArm]) -> list[BaselineSetting]:
-    """Return the effective settings of each engine's baseline, limits first, then toggles.
+    """Return the effective settings of each engine's baseline: limits, then toggles.
 
-    What values drag along is in it already. An engine's own arguments and the names of its
-    variables count as settings too: what they change, nobody else has.
+    They include implied values, the engine's extra arguments and the names of its environment
+    variables.
     """
     baselines: dict[str, PlannedArm] = {}
     for arm in arms:
@@ -57,4 +57,4 @@ def _settings(arm: PlannedArm) -> Iterator[tuple[str, str]]:
     yield from labels(settings.toggles).items()
     yield "extra_args", " ".join(shown_words(settings.extra_args))
     yield "requests", settings.shape.describe()
-    yield "env", " ".join(sorted(settings.env))  # their values may be secrets
+    yield "env", " ".join(sorted(settings.env))  # names only: values may be secret

@@ -1,4 +1,4 @@
-"""How many tokens a second a planned run may bring at its peak, roughly. Never a result."""
+"""Estimate of the peak token rate of a planned run. Never a result."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from harness.plan.demand import Demand
 from harness.plan.estimate import PredictsSpeed
 from harness.plan.planned import Plan
 
-_SPREADS = 4  # standard deviations that a random number of running requests stays within
+_SPREADS = 4  # standard deviations within which a random number of running requests stays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakRate:
-    """What one workload under one load brings at most, over all arms of one engine."""
+    """The highest token rate of one workload and load, over all arms of one engine."""
 
     label: str  # of the engine
     workload: str
     load: str
-    concurrency: int | None  # running at once in closed loop
+    concurrency: int | None  # None in open loop
     tokens_per_s: float | None  # None: the speed of this engine is unknown
-    simulated: bool  # played on virtual time: no socket is read
+    simulated: bool  # virtual time: the client reads no socket
 
 
 def peak_rates(plan: Plan, adapters: Mapping[str, EngineAdapter]) -> Iterator[PeakRate]:
-    """Yield each engine's peak, of its fastest arm, under each workload and load of the plan."""
+    """Yield the peak of each engine's fastest arm for each workload and load of the plan."""
     labels = dict.fromkeys(arm.label for arm in plan.arms if arm.reason is None)
     for label in labels:
         arms = [arm for arm in plan.arms if arm.label == label and arm.reason is None]
@@ -45,10 +45,10 @@ def peak_rates(plan: Plan, adapters: Mapping[str, EngineAdapter]) -> Iterator[Pe
 
 
 def _peak(adapter: object, settings: EngineSettings, demand: Demand) -> float | None:
-    """Return tokens a second with all that may run at once decoding at an idle engine's pace.
+    """Return tokens per second if all concurrent requests decode at the speed of an idle engine.
 
-    More sequences slow each other down, so it is an upper bound of a closed loop. In open loop as
-    many run as start in the time that one takes, and some more by chance.
+    This is an upper bound in closed loop, because concurrent sequences slow each other down. In
+    open loop the number of running requests is their mean plus four standard deviations.
     """
     if not isinstance(adapter, PredictsSpeed):
         return None

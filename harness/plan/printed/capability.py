@@ -1,4 +1,4 @@
-"""The capability matrix for people: toggles against engines, each reason once, below."""
+"""The capability matrix as text: toggles × engines, with reasons as footnotes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from harness.plan.capability import Capability
 from harness.plan.shared_settings import BaselineSetting
 
 READING = (
-    "  a value without a number is offered; (always): the engine has no other; a number: see below"
+    "  values without a number are supported; (always): the only supported value; [n]: see below"
 )
-Rows = list[tuple[str, ...]]  # the first is the head
-NOT_SHARED = "  ≠ before a setting: the engines do not share it"
+Rows = list[tuple[str, ...]]  # the first row is the header
+NOT_SHARED = "  ≠ marks a setting that differs between the engines"
 
 
 def capability_rows(found: Sequence[Capability]) -> tuple[Rows, list[str]]:
-    """Return the table of toggles × engines, and the footnotes that its numbers stand for."""
+    """Return the table of toggles × engines, and its numbered footnotes."""
     engines = list(dict.fromkeys(one.label for one in found))
     notes: dict[tuple[str, str, str], list[str]] = {}
     cells: dict[tuple[str, str], list[str]] = {}
@@ -38,7 +38,7 @@ def capability_rows(found: Sequence[Capability]) -> tuple[Rows, list[str]]:
 
 
 def settings_rows(found: Sequence[BaselineSetting]) -> Rows:
-    """Return the baselines' settings side by side, those marked that differ."""
+    """Return the settings of all baselines, with a mark on those that differ."""
     engines = list(found[0].values)
     return [
         ("", "baseline", *engines),
@@ -50,8 +50,8 @@ def settings_rows(found: Sequence[BaselineSetting]) -> Rows:
 
 
 def _note(one: Capability) -> str:
-    dragged = ", ".join(f"{name} {value}" for name, value in one.drags.items())
-    reason = "; ".join(filter(None, [one.reason, f"drags along {dragged}" if dragged else ""]))
+    drags = ", ".join(f"{name} {value}" for name, value in one.drags.items())
+    reason = "; ".join(filter(None, [one.reason, f"implies {drags}" if drags else ""]))
     if one.status == "implied":
         return f"implied: {reason}"
     return reason
@@ -63,7 +63,7 @@ def _footnotes(notes: dict[tuple[str, str, str], list[str]]) -> Iterable[str]:
 
 
 def _short(one: Capability, found: Sequence[Capability]) -> str:
-    """Return a value without its options, where that still tells it from the others."""
+    """Return a value without its options, unless another value has the same kind."""
     kind = one.value.partition("(")[0]
     same_kind = [
         other

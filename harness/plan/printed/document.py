@@ -1,4 +1,4 @@
-"""A plan as one JSON document: what `harness plan --json` prints and `sweep.json` keeps."""
+"""A plan as a JSON document, for `harness plan --json` and `sweep.json`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from harness.plan.shared_settings import baseline_settings
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """Return a plan in plain JSON values. The time of day is not in it; whoever stores it adds it.
+    """Return a plan as JSON values, without a time; the store adds the time of creation.
 
-    `arms` are the names in the order of the sweep; `planned` are the runs in the order they will
-    go, the skipped ones among them.
+    `arms` are the names in the order of the sweep; `planned` are the runs in order, including
+    skipped ones.
     """
     spec = plan.spec
     return {
@@ -70,7 +70,7 @@ def _arm(arm: PlannedArm) -> dict[str, Any]:
 
 
 def _demand(demand: Demand) -> dict[str, Any]:
-    """Return the demand of one workload under one load; counts are expected ones in open loop."""
+    """Return the demand of one workload and load; in open loop the counts are expected values."""
     return {
         "workload": demand.workload,
         "load": demand.load.facts(),

@@ -1,4 +1,4 @@
-"""A launch line for people: a command, the lines of its options file, differences."""
+"""A launch line as text: the command, the lines of its options file, and differences."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import shlex
 from collections.abc import Collection, Sequence
 
 _FLAG = re.compile(r"--?[A-Za-z]")  # -1 is a value
-_FILE = "# "  # the word after which a launch line holds the lines of an options file
+_FILE = "# "  # starts the lines of an options file in a launch line
 
 
 def launch_lines(line: Sequence[str]) -> list[str]:
-    """Return the command as a shell takes it, then the lines of its options file as they stand."""
+    """Return the command in shell syntax, then the lines of its options file."""
     end = _command_end(line)
     return [shlex.join(line[:end]), *line[end:]]
 
 
 def launch_difference(line: Sequence[str], baseline: Sequence[str], known: Collection[str]) -> str:
-    """Return what a launch line has and the baseline's lacks; if nothing, what it leaves out.
+    """Return the words that a launch line adds to the baseline's, or else those that it omits.
 
-    A flag and its values are compared as one. What is `known` already is not repeated.
+    A flag and its values are compared together. Words in `known` are left out.
     """
     own, base = _units(line), _units(baseline)
     added = [unit for unit in own if unit not in base]
@@ -35,7 +35,7 @@ def _command_end(line: Sequence[str]) -> int:
 
 
 def _units(line: Sequence[str]) -> list[str]:
-    """Return a flag with its values as one text, other words and lines of a file as they are."""
+    """Return each flag joined with its values, and all other words and lines unchanged."""
     units: list[str] = []
     end = _command_end(line)
     for word in line[:end]:

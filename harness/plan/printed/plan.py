@@ -1,4 +1,4 @@
-"""A plan for people: what each run starts and sends, what is skipped, what is unknown."""
+"""A plan as text: server starts, requests, skipped runs, notes and the estimated duration."""
 
 from __future__ import annotations
 
@@ -30,43 +30,43 @@ def print_plan(plan: Plan, console: Console) -> None:
     """Print a plan in lines of at most 100 columns."""
     width = min(console.width, WIDTH) if console.is_terminal else WIDTH
 
-    def say(lines: Iterable[str], style: str = "") -> None:
+    def show(lines: Iterable[str], style: str = "") -> None:
         for line in lines:
             for part in _wrapped(line, width):
                 console.print(Text(part, style=style), soft_wrap=True)
 
     def table(content: Table) -> None:
-        # A console that is no terminal believes itself 80 columns wide; this table knows better.
+        # A console that is not a terminal assumes 80 columns.
         options = console.options.update(width=width)
         console.print(Segments(console.render(content, options)), soft_wrap=True, end="")
 
-    say(_heading(plan), style="bold")
-    say(_setting(plan))
+    show(_heading(plan), style="bold")
+    show(_setting(plan))
     for label in dict.fromkeys(arm.label for arm in plan.arms):
         arms = [arm for arm in plan.arms if arm.label == label]
-        say(["", f"{label} starts {count(len(_running(arms)), 'arm')} in each block:"])
+        show(["", f"{label} starts {count(len(_running(arms)), 'arm')} in each block:"])
         table(_arm_table(arms))
         command, *options = launch_lines(arms[0].launch_line)
-        say([f"  baseline: {command}", *(f"    {line}" for line in options)], style="dim")
-        say(_requests(arms[0]), style="dim")
-        say(_missing(arms[0]), style="yellow")
-    say(["", "What each engine can follow, all else as in the baseline:"])
+        show([f"  baseline: {command}", *(f"    {line}" for line in options)], style="dim")
+        show(_requests(arms[0]), style="dim")
+        show(_missing(arms[0]), style="yellow")
+    show(["", "Supported toggle values, with all else as in the baseline:"])
     matrix, footnotes = capability_rows(plan.capabilities)
     table(_words_table(matrix))
-    say([READING, *footnotes], style="dim")
+    show([READING, *footnotes], style="dim")
     if len(plan.spec.engines) > 1:
-        say(["", "What the baselines are started with:"])
+        show(["", "Settings of the baselines:"])
         settings = baseline_settings(plan.arms)
         table(_words_table(settings_rows(settings)))
-        say([NOT_SHARED] if any(not one.shared for one in settings) else [], style="dim")
-    say(["", "Each start is asked, in this order:"])
-    say(f"  {choice.workload.describe()}" for choice in plan.spec.workloads)
+        show([NOT_SHARED] if any(not one.shared for one in settings) else [], style="dim")
+    show(["", "Workloads and loads of each start, in this order:"])
+    show(f"  {choice.workload.describe()}" for choice in plan.spec.workloads)
     table(_demand_table(plan.demands))
-    say(_warnings(plan.demands), style="yellow")
-    say(["", *_order(plan)])
-    say(_skipped(plan), style="yellow")
-    say(f"note: {note}" for note in _notes(plan))
-    say(["", *_estimate(plan)])
+    show(_warnings(plan.demands), style="yellow")
+    show(["", *_order(plan)])
+    show(_skipped(plan), style="yellow")
+    show(f"note: {note}" for note in _notes(plan))
+    show(["", *_estimate(plan)])
 
 
 def _heading(plan: Plan) -> list[str]:
@@ -88,12 +88,12 @@ def _setting(plan: Plan) -> list[str]:
     engines = ", ".join(f"{name} ({kind})" if kind else name for name, kind in kinds.items())
     return [
         f"{spec.model} on {_gpus(plan)} × {spec.hardware.gpu}; engine: {engines}",
-        f"design {spec.design}, cache {spec.cache}, seed {spec.seed}; nothing is started by a plan",
+        f"design {spec.design}, cache {spec.cache}, seed {spec.seed}; a plan starts nothing",
     ]
 
 
 def _gpus(plan: Plan) -> str:
-    """Return how many GPUs the baseline takes, which need not be all of the machine's."""
+    """Return the GPUs that the baselines use, which may be fewer than the machine has."""
     return " or ".join(
         str(gpus) for gpus in dict.fromkeys(arm.gpus for arm in plan.arms if not arm.flipped)
     )
@@ -104,7 +104,7 @@ def _running(arms: Iterable[PlannedArm]) -> list[PlannedArm]:
 
 
 def _table(heads: Sequence[tuple[str, JustifyMethod]], rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table without the columns in which nothing stands."""
+    """Return a table without empty columns."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     kept = [i for i in range(len(heads)) if any(row[i] for row in rows)]
     for i in kept:
@@ -115,7 +115,7 @@ def _table(heads: Sequence[tuple[str, JustifyMethod]], rows: Sequence[Sequence[s
 
 
 def _words_table(rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table of words under the first row."""
+    """Return a left-aligned table; the first row is the header."""
     return _table([(head, "left") for head in rows[0]], rows[1:])
 
 
@@ -128,35 +128,35 @@ def _requests(arm: PlannedArm) -> Iterator[str]:
 def _missing(arm: PlannedArm) -> Iterator[str]:
     if arm.missing is not None:
         why = str(arm.missing).partition("cannot start: ")[2]
-        yield f"  not found on this machine: {why}; its version is unknown, and a run needs it"
+        yield f"  not found on this machine: {why}; install it before a run (version unknown)"
 
 
 def _arm_table(arms: list[PlannedArm]) -> Table:
     heads: list[tuple[str, JustifyMethod]] = [
         ("arm", "left"),
-        ("in the baseline", "left"),
-        ("drags along", "left"),
+        ("baseline", "left"),
+        ("implies", "left"),
         ("GPUs", "right"),
-        ("launch line differs in", "left"),
+        ("launch line change", "left"),
     ]
     return _table(heads, [_arm_row(arm, arms[0]) for arm in arms])
 
 
 def _arm_row(arm: PlannedArm, baseline: PlannedArm) -> tuple[str, ...]:
-    dragged: dict[str, str] = {}
+    implied: dict[str, str] = {}
     for flip in arm.flipped.values():
-        dragged |= labels(flip.implied)
+        implied |= labels(flip.implied)
     return (
         arm.name,
         ", ".join(flip.base.label for flip in arm.flipped.values()),
-        _pairs(dragged),
+        _pairs(implied),
         str(arm.gpus),
         _launch_difference(arm, baseline) if arm.reason is None else "(skipped, see below)",
     )
 
 
 def _launch_difference(arm: PlannedArm, baseline: PlannedArm) -> str:
-    """Return how a launch line differs, but for words that only repeat the flip."""
+    """Return the difference of a launch line, without words that only repeat the flip."""
     known = {_pairs({name: label}) for name, label in labels(arm.settings.toggles).items()}
     known |= {_pairs({name: label}) for name, label in labels(baseline.settings.toggles).items()}
     return launch_difference(arm.launch_line, baseline.launch_line, known)
@@ -173,8 +173,8 @@ def _demand_table(demands: tuple[Demand, ...]) -> Table:
         ("requests", "right"),
         ("prompt\ntokens", "right"),
         ("output\ntokens", "right"),
-        ("begun\nbefore", "right"),
-        ("P99\nrests on", "right"),
+        ("shared\nprefix", "right"),
+        ("P99\nsamples", "right"),
     ]
     return _table(heads, [_demand_row(demand) for demand in demands])
 
@@ -220,7 +220,7 @@ def _skipped(plan: Plan) -> Iterator[str]:
 
 
 def _notes(plan: Plan) -> list[str]:
-    """Return each note once: of the plan, and of what the workloads leave out."""
+    """Return each note once: notes of the plan, and what the workloads leave out."""
     notes = list(plan.notes)
     for demand in plan.demands:
         left_out = ", ".join(f"{number:,} {reason}" for reason, number in demand.skipped.items())
@@ -232,10 +232,10 @@ def _notes(plan: Plan) -> list[str]:
 def _estimate(plan: Plan) -> list[str]:
     time = plan.expected
     if time is None:
-        return ["estimate: unknown; the engine does not predict its speed"]
+        return ["estimate: unknown, because the speed of an engine is unknown"]
     wall = f"about {_time(time.wall_s)}"
     if all(arm.engine_kind == "simulated" for arm in plan.arms):
-        return [f"estimate: about {_time(time.engine_s)} of simulated time, played in {wall}"]
+        return [f"estimate: about {_time(time.engine_s)} of simulated time, which takes {wall}"]
     return [f"estimate: {wall}"]
 
 
@@ -246,7 +246,7 @@ def _time(seconds: float) -> str:
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    """Return a line in parts that fit; the later ones stand deeper than the first."""
+    """Wrap a line, and indent the continuation lines."""
     indent = " " * (len(line) - len(line.lstrip()))
     lines = textwrap.wrap(line, width, subsequent_indent=f"{indent}    ", break_on_hyphens=False)
     return lines or [""]

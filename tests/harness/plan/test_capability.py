@@ -1,4 +1,4 @@
-"""What each engine can follow, as a plan shows it: asked of the adapters, kept nowhere else."""
+"""Tests of the capability matrix of a plan, which comes from the adapters."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def answers(tmp_path: Path) -> Plan:
 
 
 def test_each_value_of_each_toggle_gets_the_adapters_own_answer(answers: Plan) -> None:
-    """Offered, always, refused, in need of something, implied: each with the adapter's reason."""
+    """Each status has the adapter's reason."""
     found = told(answers)
 
     assert found["prefix_caching", "off"].status == "offered"
@@ -73,12 +73,12 @@ def test_each_value_of_each_toggle_gets_the_adapters_own_answer(answers: Plan) -
     )
     assert found["batching", "none"].status == "needs"
     assert found["cuda_graphs", "on"].status == "implied"
-    assert found["cuda_graphs", "on"].reason == "is off all the same: the engine has it so"
+    assert found["cuda_graphs", "on"].reason == "stays off: the engine has it so"
     assert found["speculative", "ngram"].drags == {"overlap_scheduling": "off"}
 
 
 def test_no_toggle_and_no_kind_is_left_out(answers: Plan) -> None:
-    """Also what the sweep does not flip is told: a reader may want to."""
+    """The matrix also has toggles that the sweep does not flip."""
     found = told(answers)
 
     for toggle, kinds in TOGGLES.items():
@@ -87,7 +87,7 @@ def test_no_toggle_and_no_kind_is_left_out(answers: Plan) -> None:
 
 
 def test_the_matrix_names_each_reason_below(answers: Plan) -> None:
-    """A number in a cell leads to its reason; what is simply offered has none."""
+    """A number in a cell refers to its reason; a supported value without a reason has none."""
     lines = printed(answers).splitlines()
 
     [row] = [line for line in lines if line.startswith("paged_kv ") and "always" in line]
@@ -98,7 +98,7 @@ def test_the_matrix_names_each_reason_below(answers: Plan) -> None:
 
 
 def test_the_matrix_is_in_the_document_too(answers: Plan) -> None:
-    """Whoever reads JSON learns the same."""
+    """The JSON document contains the matrix."""
     document = json.loads(json.dumps(plan_document(answers)))
 
     assert {
@@ -112,7 +112,7 @@ def test_the_matrix_is_in_the_document_too(answers: Plan) -> None:
 
 
 def test_baselines_that_differ_are_marked(tmp_path: Path) -> None:
-    """Two engines side by side: what only one of them was given carries the mark, the rest none."""
+    """A setting of only one engine has the mark; equal settings have none."""
     engines = "[embedded, {engine: embedded, label: other, extra_args: [--fast], env: {KEY: s3}}]"
     two = plan(tmp_path, engines=engines)
 
@@ -127,7 +127,7 @@ def test_baselines_that_differ_are_marked(tmp_path: Path) -> None:
 
 
 def test_what_one_engine_implies_sets_its_baseline_apart(tmp_path: Path) -> None:
-    """The settings shown are those after what the engine implies, not those asked for."""
+    """The settings include implied values, not the requested ones."""
 
     class Odd(FakeEngine):
         def implied(self, settings: EngineSettings) -> Mapping[str, ToggleValue]:
@@ -144,7 +144,7 @@ def test_what_one_engine_implies_sets_its_baseline_apart(tmp_path: Path) -> None
 
 
 def test_a_flag_is_compared_with_its_value() -> None:
-    """A value that stands elsewhere in the line as well is shown with the flag that it changed."""
+    """A changed value is shown with its flag, even if it appears elsewhere in the line."""
     base = ["run", "--most", "8", "--step", "4", "--quiet"]
 
     assert launch_difference(["run", "--most", "8", "--step", "8", "--quiet"], base, ()) == (
@@ -157,7 +157,7 @@ def test_a_flag_is_compared_with_its_value() -> None:
 
 
 def test_an_options_file_keeps_its_lines() -> None:
-    """The command is one that a shell takes; the lines of the file stand as they would there."""
+    """The command is in shell syntax; the lines of the file are unchanged."""
     line = ["serve", "a model", "# FILE:", "cache:", "  on: true"]
 
     assert launch_lines(line) == ["serve 'a model'", "# FILE:", "cache:", "  on: true"]
@@ -186,7 +186,7 @@ load:
         ("vllm", ", runtime: {command: [nowhere, vllm]}", "nowhere vllm serve some/model"),
     ],
 )
-def test_a_program_that_is_not_here_stops_a_run_and_no_plan(
+def test_a_missing_program_stops_a_run_but_not_a_plan(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -194,7 +194,7 @@ def test_a_program_that_is_not_here_stops_a_run_and_no_plan(
     runtime: str,
     command: str,
 ) -> None:
-    """The plan shows the line that would be started elsewhere; a run says what is missing."""
+    """The plan shows the launch line; a run raises an error that names the program."""
     monkeypatch.setenv("PATH", str(tmp_path))
     path = tmp_path / "sweep.yaml"
     path.write_text(REAL.format(engine=engine, runtime=runtime), encoding="utf-8")
@@ -211,7 +211,7 @@ def test_a_program_that_is_not_here_stops_a_run_and_no_plan(
 
 
 def test_real_adapters_give_their_own_reasons(tmp_path: Path) -> None:
-    """Real engines differ where their adapters do."""
+    """Each engine has the reasons of its own adapter."""
     path = tmp_path / "sweep.yaml"
     path.write_text(
         REAL.format(engine="vllm", runtime="").replace(
@@ -233,7 +233,7 @@ def test_real_adapters_give_their_own_reasons(tmp_path: Path) -> None:
     ("gpu", "lacks"), [("a100-80gb", True), ("A10G", True), ("h100-80gb", False), ("l40s", False)]
 )
 def test_fp8_is_weights_only_where_a_gpu_has_no_fp8_arithmetic(gpu: str, lacks: bool) -> None:
-    """It runs there, but is not what its name says."""
+    """The value is offered, with a remark that the arithmetic is not fp8."""
     asked = replace(settings(), gpu=gpu)
 
     found = {(one.toggle, one.value): one for one in capabilities("vllm", VllmAdapter(), asked, {})}

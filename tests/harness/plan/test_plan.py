@@ -22,8 +22,8 @@ def names(plan: Plan, block: int) -> list[str]:
     return [run.arm.name for run in plan.planned if run.block == block and run.load.value == 1]
 
 
-def test_every_arm_meets_every_workload_load_and_block_once(tmp_path: Path) -> None:
-    """6 arms, 2 loads and 3 blocks are 36 runs, all different."""
+def test_every_arm_runs_every_workload_load_and_block_once(tmp_path: Path) -> None:
+    """6 arms, 2 loads and 3 blocks are 36 different runs."""
     planned = plan(tmp_path, toggles=TOGGLES, load=LOADS)
 
     cells = Counter((run.arm.name, run.load.label, run.block) for run in planned.runs)
@@ -46,7 +46,7 @@ def test_runs_of_one_arm_share_a_start_within_a_block(tmp_path: Path) -> None:
 
 
 def test_blocks_follow_one_another_each_in_its_own_order(tmp_path: Path) -> None:
-    """Drift cannot look like an effect: each block starts the same arms in another order."""
+    """Each block starts the same arms in another order, so that drift is not an effect."""
     planned = plan(tmp_path, toggles=TOGGLES, load=LOADS, blocks="5")
 
     assert [run.block for run in planned.runs] == sorted(run.block for run in planned.runs)
@@ -56,7 +56,7 @@ def test_blocks_follow_one_another_each_in_its_own_order(tmp_path: Path) -> None
 
 
 def test_the_seed_gives_the_order(tmp_path: Path) -> None:
-    """The same seed plans the same runs in the same order, another one others."""
+    """The same seed gives the same order of runs, another seed another order."""
     first, again = (plan(tmp_path, toggles=TOGGLES, load=LOADS) for _ in range(2))
     other = plan(tmp_path, toggles=TOGGLES, load=LOADS, seed="1")
 
@@ -65,8 +65,8 @@ def test_the_seed_gives_the_order(tmp_path: Path) -> None:
     assert {run.seed for run in first.runs}.isdisjoint({run.seed for run in other.runs})
 
 
-def test_all_arms_of_a_block_are_asked_the_same(tmp_path: Path) -> None:
-    """Seeds are equal over arms and engines, and new in each block and load."""
+def test_all_arms_of_a_block_get_the_same_requests(tmp_path: Path) -> None:
+    """Seeds are equal for all arms and engines, and different for each block and load."""
     planned = plan(
         tmp_path,
         toggles=TOGGLES,
@@ -81,16 +81,16 @@ def test_all_arms_of_a_block_are_asked_the_same(tmp_path: Path) -> None:
     assert len(set.union(*seeds.values())) == len(seeds) == 6
 
 
-def test_a_runs_draws_do_not_hang_on_what_else_the_sweep_does(tmp_path: Path) -> None:
-    """Another toggle, load or block more leaves the seeds of all other runs as they were."""
+def test_the_seed_of_a_run_does_not_depend_on_the_rest_of_the_sweep(tmp_path: Path) -> None:
+    """Adding a toggle, load or block does not change the seeds of other runs."""
     few = plan(tmp_path, load="[{concurrency: 4, requests: 40}]", blocks="2")
     many = plan(tmp_path, load=LOADS, toggles=TOGGLES, blocks="3")
 
     assert {run.seed for run in few.runs} < {run.seed for run in many.runs}
 
 
-def test_a_key_names_what_the_records_depend_on(tmp_path: Path) -> None:
-    """Another engine version, command line or question is another run; other blocks change none."""
+def test_a_key_depends_on_what_the_records_depend_on(tmp_path: Path) -> None:
+    """Another engine version, launch line or request changes the key; other blocks do not."""
     base = {run.key for run in plan(tmp_path).runs}
 
     assert base < {run.key for run in plan(tmp_path, blocks="4").runs}
@@ -106,8 +106,8 @@ def test_a_key_names_what_the_records_depend_on(tmp_path: Path) -> None:
         assert base.isdisjoint({run.key for run in other.runs})
 
 
-def test_settings_are_the_baseline_with_what_is_flipped(tmp_path: Path) -> None:
-    """An arm's engine gets every toggle, its own value among them, and GPUs to match."""
+def test_settings_are_the_baseline_with_the_flipped_values(tmp_path: Path) -> None:
+    """An arm's settings have every toggle, the flipped value and the matching GPUs."""
     planned = plan(
         tmp_path, toggles="[{tensor_parallel: [2, 4]}]", base="{max_model_len: 99, dtype: float16}"
     )
@@ -121,8 +121,8 @@ def test_settings_are_the_baseline_with_what_is_flipped(tmp_path: Path) -> None:
     assert arms["baseline"].settings == arms["baseline-again"].settings
 
 
-def test_what_a_flip_drags_along_is_part_of_it(tmp_path: Path) -> None:
-    """Paged KV off turns prefix caching off: in the settings, in the flip, in the manifest."""
+def test_implied_values_are_part_of_a_flip(tmp_path: Path) -> None:
+    """Paged KV off implies prefix caching off in the settings, the flip and the manifest."""
     planned = plan(tmp_path, FakeEngine(dragged=DRAGS), toggles="[paged_kv, chunked_prefill]")
 
     facts = {run.arm.name: run.facts() for run in planned.runs}
@@ -134,31 +134,31 @@ def test_what_a_flip_drags_along_is_part_of_it(tmp_path: Path) -> None:
     assert facts["baseline"]["flipped"] == {}
 
 
-def test_an_arm_that_is_another_one_is_skipped(tmp_path: Path) -> None:
-    """What is the same engine is not measured twice under two names."""
+def test_an_arm_with_the_settings_of_another_is_skipped(tmp_path: Path) -> None:
+    """Equal settings are not measured twice under two names."""
     planned = plan(
         tmp_path, FakeEngine(dragged=DRAGS), toggles="[prefix_caching, paged_kv]", design="pairs"
     )
 
     reasons = {arm.name: arm.reason for arm in planned.arms}
-    assert reasons["prefix_caching=off+paged_kv=off"] == "would be the same engine as paged_kv=off"
+    assert reasons["prefix_caching=off+paged_kv=off"] == "has the same settings as paged_kv=off"
     assert reasons["paged_kv=off"] is None
 
 
 def test_a_flip_that_the_baseline_overrules_is_skipped(tmp_path: Path) -> None:
-    """A toggle that cannot move says why, and the baseline that differs is noted."""
+    """The skipped arm has the reason, and a note lists the changed value of the baseline."""
     planned = plan(
         tmp_path, FakeEngine(dragged=DRAGS), base="{paged_kv: off}", toggles="[prefix_caching]"
     )
 
     [note] = planned.notes
     assert note.startswith("embedded: the baseline's prefix_caching is off, not on")
-    assert planned.arms[2].reason == "would be the same engine as baseline"
+    assert planned.arms[2].reason == "has the same settings as baseline"
     assert planned.arms[0].settings.toggles["prefix_caching"] == OFF
 
 
-def test_an_engine_that_cannot_follow_skips_the_arm_with_the_reason(tmp_path: Path) -> None:
-    """Not offered, or does not fit: the runs are planned as skipped, never dropped."""
+def test_an_unsupported_arm_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    """Arms that are not supported or do not fit are planned as skipped, never dropped."""
     no_fit = EngineError("does not fit by 3 GiB")
     no_fit.add_note("use 4 GPUs")
     engine = FakeEngine(
@@ -181,7 +181,7 @@ def test_an_engine_that_cannot_follow_skips_the_arm_with_the_reason(tmp_path: Pa
 
 
 def test_a_baseline_that_cannot_start_ends_the_plan(tmp_path: Path) -> None:
-    """Without a baseline there is nothing to compare with; the engine's own advice is kept."""
+    """A baseline that cannot start raises an error, with the engine's note."""
     error = EngineError("does not fit by 3 GiB")
     error.add_note("use 4 GPUs")
 
@@ -190,23 +190,23 @@ def test_a_baseline_that_cannot_start_ends_the_plan(tmp_path: Path) -> None:
     assert seen.value.__notes__ == ["use 4 GPUs"]
 
 
-def test_a_workload_that_has_nothing_to_ask_ends_the_plan(tmp_path: Path) -> None:
-    """A trace without rows, or without the times that its load needs, is found before any start."""
+def test_a_workload_without_requests_ends_the_plan(tmp_path: Path) -> None:
+    """A trace without rows, or without the times that its load needs, raises an error."""
     (tmp_path / "t.jsonl").write_text('{"input_length": 5, "output_length": 5}\n')
 
-    with pytest.raises(WorkloadError, match="no times"):
+    with pytest.raises(WorkloadError, match="needs times"):
         plan(tmp_path, workloads="[{kind: trace, path: t.jsonl}]", load="[{arrivals: trace}]")
     with pytest.raises(WorkloadError, match="longer than"):
         plan(tmp_path, base="{max_model_len: 20}")
 
 
 def test_an_engine_that_predicts_nothing_has_no_estimate(tmp_path: Path) -> None:
-    """Unknown is None, never 0."""
+    """An unknown duration is None, never 0."""
     assert plan(tmp_path).expected is None
 
 
 def test_the_estimate_is_work_over_speed(tmp_path: Path) -> None:
-    """1 user, 5 requests of 80 prompt and 8 output tokens: prefix cached after the first."""
+    """1 user, 5 requests of 80 prompt and 8 output tokens: the prefix is cached after the first."""
     alone = plan(
         tmp_path, PredictingEngine(), load="[{concurrency: 1, requests: 5}]", blocks="1"
     ).planned[0]
@@ -219,15 +219,15 @@ def test_the_estimate_is_work_over_speed(tmp_path: Path) -> None:
 
 
 def test_an_open_loop_takes_at_least_its_time(tmp_path: Path) -> None:
-    """A rate for 60 s lasts 60 s and one answer, however idle the engine is."""
+    """A rate for 60 s takes 60 s plus one answer, even if the engine is idle."""
     run = plan(tmp_path, PredictingEngine(), load="[{rate: 1, duration: 60 s}]").planned[0]
 
     assert run.expected is not None
     assert run.expected.engine_s == pytest.approx(60 + 8 * 0.010)
 
 
-def test_a_real_engine_takes_the_time_that_it_takes(tmp_path: Path) -> None:
-    """Only simulated time passes faster than the clock on the wall."""
+def test_the_wall_time_of_a_real_engine_is_its_engine_time(tmp_path: Path) -> None:
+    """Only simulated runs take less wall time than engine time."""
     run = plan(tmp_path, PredictingEngine(engine_kind="real")).planned[0]
 
     assert run.expected is not None
@@ -246,10 +246,10 @@ def test_a_real_engine_takes_the_time_that_it_takes(tmp_path: Path) -> None:
         (None, {}, "line 3: engines[0]: "),
     ],
 )
-def test_what_a_baseline_cannot_have_is_told_with_its_line(
+def test_an_invalid_baseline_is_an_error_with_its_line(
     tmp_path: Path, about: str | None, sections: dict[str, str], where: str
 ) -> None:
-    """The engine knows which setting is at fault, the sweep where the file has it."""
+    """The error has the line of the setting that the engine refuses."""
     error = EngineError("no")
     error.about = about
 
@@ -260,7 +260,7 @@ def test_what_a_baseline_cannot_have_is_told_with_its_line(
     )
 
 
-def test_a_workload_at_fault_is_told_with_its_line(tmp_path: Path) -> None:
-    """Requests longer than the context are the workload's, at its line."""
+def test_an_invalid_workload_is_an_error_with_its_line(tmp_path: Path) -> None:
+    """Requests longer than the context raise an error with the line of the workload."""
     with pytest.raises(WorkloadError, match=r"sweep.yaml: line 5: workloads\[0\]: shared-prefix: "):
         plan(tmp_path, base="{max_model_len: 20}")

@@ -33,14 +33,14 @@ def two_by_two(folder: Path, engine: FakeEngine | None = None) -> Plan:
 
 
 def printed(plan: Plan, width: int | None = None) -> str:
-    """Return what is printed: piped, or on a terminal of so many columns."""
+    """Return the printed plan: in a pipe, or on a terminal with this width."""
     text = io.StringIO()
     print_plan(plan, Console(file=text, width=width, force_terminal=width is not None))
     return text.getvalue()
 
 
-def test_a_plan_tells_what_is_run_asked_and_skipped(tmp_path: Path) -> None:
-    """Counts, arms with what they drag along, requests, order, reasons: nothing stays a guess."""
+def test_a_plan_prints_arms_requests_order_and_skipped_arms(tmp_path: Path) -> None:
+    """The text has counts, arms with implied values, requests, order and reasons."""
     engine = PredictingEngine(
         refused=REFUSED, dragged={"paged_kv=off": {"prefix_caching": ToggleValue("off")}}
     )
@@ -53,19 +53,21 @@ def test_a_plan_tells_what_is_run_asked_and_skipped(tmp_path: Path) -> None:
     assert "prefix_caching=off" in row
     assert "baseline: fake some/model --attention_backend=auto" in text
     assert "bot: shared prefix 9 + suffix 9" in text
-    assert "bot, concurrency=1: P99 not reliable: 4 measured requests, 299 needed" in text
+    assert "bot, concurrency=1: P99 is not reliable: 4 measured requests, needs 299" in text
     assert [line for line in text.splitlines() if line.startswith("  block 1: ")]
-    assert "nothing is started by a plan" in text
-    assert "of simulated time, played in about 1 s" in text
+    assert "a plan starts nothing" in text
+    assert "of simulated time, which takes about 1 s" in text
 
 
-def test_a_plan_without_a_prediction_says_so(tmp_path: Path) -> None:
-    """An estimate that nobody can make is not made."""
-    assert "estimate: unknown; the engine does not predict its speed" in printed(plan(tmp_path))
+def test_a_plan_without_a_prediction_has_no_estimate(tmp_path: Path) -> None:
+    """Without a prediction of the speed the estimate is unknown, with the reason."""
+    text = printed(plan(tmp_path))
+
+    assert "estimate: unknown, because the speed of an engine is unknown" in text
 
 
 def test_a_launch_line_shows_where_it_differs(tmp_path: Path) -> None:
-    """Words that only repeat the flip are left out; others are shown, also those that go."""
+    """Words that only repeat the flip are left out; added and removed words are shown."""
 
     class Flags(FakeEngine):
         def launch_line(self, settings: EngineSettings) -> list[str]:
@@ -83,7 +85,7 @@ def test_a_launch_line_shows_where_it_differs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [None, 60, 80, 200])
 def test_lines_fit(tmp_path: Path, width: int | None) -> None:
-    """180 runs can be read in 100 columns, and on a narrower terminal in what it has."""
+    """A plan of 180 runs fits into 100 columns, or the width of a narrower terminal."""
     planned = make_plan(load_sweep(quickstart()), {"embedded": FakeEngine()})
 
     lines = printed(planned, width).splitlines()
@@ -93,7 +95,7 @@ def test_lines_fit(tmp_path: Path, width: int | None) -> None:
 
 
 def test_the_document_holds_every_run_and_number(tmp_path: Path) -> None:
-    """`--json` says all that the text says, and is plain JSON."""
+    """`--json` has all facts of the text, as plain JSON."""
     planned = two_by_two(tmp_path, PredictingEngine(refused=REFUSED))
 
     document = json.loads(json.dumps(plan_document(planned), allow_nan=False))
@@ -115,7 +117,7 @@ def left(plan: Plan) -> set[tuple[str, str, str]]:
 
 
 def test_a_pattern_keeps_an_arm_and_its_baselines(tmp_path: Path) -> None:
-    """A ratio needs its baseline, under the same workloads and loads."""
+    """The baselines of a selected arm are kept for the same workloads and loads."""
     chosen = select(two_by_two(tmp_path), "prefix*")
 
     assert {arm for arm, _, _ in left(chosen)} == {
@@ -128,7 +130,7 @@ def test_a_pattern_keeps_an_arm_and_its_baselines(tmp_path: Path) -> None:
 
 
 def test_a_pattern_may_name_all_four(tmp_path: Path) -> None:
-    """With slashes it is engine, arm, workload and load at once."""
+    """A pattern with slashes matches engine, arm, workload and load."""
     chosen = select(two_by_two(tmp_path), "embedded/paged_kv=*/chat/concurrency=4")
 
     assert left(chosen) == {
@@ -141,7 +143,7 @@ def test_a_pattern_may_name_all_four(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("pattern", "runs"), [("chat", 20), ("concurrency=1", 20), ("*", 40)])
 def test_a_pattern_may_name_a_workload_or_a_load(tmp_path: Path, pattern: str, runs: int) -> None:
-    """Then all arms stay, in their order, with their seeds and keys."""
+    """All arms of a selected workload or load keep their order, seeds and keys."""
     whole = two_by_two(tmp_path)
 
     chosen = select(whole, pattern)
@@ -151,7 +153,7 @@ def test_a_pattern_may_name_a_workload_or_a_load(tmp_path: Path, pattern: str, r
 
 
 def test_a_pattern_that_matches_nothing_lists_the_names(tmp_path: Path) -> None:
-    """A typo is no empty sweep."""
+    """A pattern without a match raises an error instead of planning an empty sweep."""
     with pytest.raises(SpecError, match="--only 'nothing' matches no run") as caught:
         select(two_by_two(tmp_path), "nothing")
 
@@ -160,20 +162,20 @@ def test_a_pattern_that_matches_nothing_lists_the_names(tmp_path: Path) -> None:
 
 
 def test_a_pattern_that_only_matches_skipped_runs_gives_the_reason(tmp_path: Path) -> None:
-    """Running the baselines alone would look like a result."""
-    with pytest.raises(SpecError, match="skipped runs only; quantization=fp8: fp8 needs other"):
+    """The error has the reason, instead of a plan with only the baselines."""
+    with pytest.raises(SpecError, match="only skipped runs; quantization=fp8: fp8 needs other"):
         select(two_by_two(tmp_path), "quantization=*")
 
 
 def test_the_heading_counts_the_baselines_gpus(tmp_path: Path) -> None:
-    """A baseline on 8 of the GPUs is not said to run on the 2 of `hardware.count`."""
+    """The plan prints the 8 GPUs of the baseline, not the 2 of `hardware.count`."""
     text = printed(plan(tmp_path, toggles="[{tensor_parallel: [8, 4]}]"))
 
     assert "some/model on 8 × g; engine: embedded" in text
 
 
 def test_a_rate_is_of_conversations_and_tokens_are_whole(tmp_path: Path) -> None:
-    """A chat has several requests, so a bare 8/s would be another load; 20.0 stands beside none."""
+    """A rate counts conversations, and the text has the unit and no trailing zero."""
     text = printed(plan(tmp_path, workloads=TWO, load="[{rate: 8, duration: 100 s}]"))
 
     assert "open loop, 8 conversations/s (poisson)" in text

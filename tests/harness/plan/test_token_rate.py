@@ -14,7 +14,7 @@ def peaks(folder: Path, engine: FakeEngine, **sections: str) -> list[PeakRate]:
 
 
 def test_a_closed_loop_peaks_with_all_slots_decoding(tmp_path: Path) -> None:
-    """Four users and 10 ms a token: 400 tokens a second, whatever is flipped."""
+    """Four users at 10 ms per token give 400 tokens per second in every arm."""
     (peak,) = peaks(tmp_path, PredictingEngine(), toggles="[prefix_caching]")
 
     assert (peak.workload, peak.load, peak.concurrency) == ("shared-prefix", "concurrency=4", 4)
@@ -22,7 +22,7 @@ def test_a_closed_loop_peaks_with_all_slots_decoding(tmp_path: Path) -> None:
     assert peak.simulated
 
 
-def test_no_more_run_than_the_engine_takes(tmp_path: Path) -> None:
+def test_the_running_limit_of_the_engine_bounds_the_peak(tmp_path: Path) -> None:
     """The limit of running sequences bounds the peak."""
     (peak,) = peaks(
         tmp_path, PredictingEngine(),
@@ -33,7 +33,7 @@ def test_no_more_run_than_the_engine_takes(tmp_path: Path) -> None:
 
 
 def test_an_open_loop_peaks_above_its_mean(tmp_path: Path) -> None:
-    """As many run as start in the time of one request, and four standard deviations more."""
+    """The number of running requests is its mean plus four standard deviations."""
     (peak,) = peaks(
         tmp_path, PredictingEngine(engine_kind="real"), load="[{rate: 20, duration: 100 s}]"
     )
@@ -45,7 +45,7 @@ def test_an_open_loop_peaks_above_its_mean(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_predicts_nothing_has_no_peak(tmp_path: Path) -> None:
-    """Absent is None, for each load on its own line."""
+    """An unknown peak is None for each load."""
     seen = peaks(
         tmp_path, FakeEngine(),
         load="[{concurrency: 2, requests: 20}, {rate: 2, duration: 300 s}]",
