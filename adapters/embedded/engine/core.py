@@ -1,8 +1,8 @@
-"""The step loop: the scheduler decides, the step-time model times, the blocks remember.
+"""The step loop of the engine, which combines the scheduler, the step times and the KV blocks.
 
-Between two events (an arrival, a finished output, too few blocks) decoding is the same step over
-and over, so `advance` computes all of those steps at once. `max_steps=1` takes them one by one;
-the results are the same to the nanosecond.
+Between two events (an arrival, a finished output, too few blocks) decoding repeats the same step,
+so `advance` computes all of these steps at once. `max_steps=1` computes single steps; the results
+are the same to the nanosecond.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NS = 1e9
 
 
 class StepTimer(Protocol):
-    """How long a step takes, in seconds."""
+    """A model of step times in seconds."""
 
     def decode_line(self, sequences: int, queries: int = 1) -> tuple[float, float]:
         """Return (fixed, per token of context) of a step that only decodes."""
@@ -43,7 +43,7 @@ class StepTimer(Protocol):
         ...
 
     def swap_s(self, tokens: int) -> float:
-        """Return the time to copy the KV of `tokens` tokens to the host's memory, or back."""
+        """Return the time to copy the KV of `tokens` tokens to host memory, or back."""
         ...
 
 
@@ -55,7 +55,7 @@ class StepCounts:
     graph_steps: int = 0
     mixed_steps: int = 0
     split_prefills: int = 0
-    computed_tokens: int = 0  # of prompts, and of outputs that a preemption discarded
+    computed_tokens: int = 0  # tokens computed by prefill, including recomputation
     output_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
@@ -65,7 +65,7 @@ class StepCounts:
 
 
 class TimeLog:
-    """When each decode step ended, in ns; grows without copying what was handed out."""
+    """The end time of each decode step in ns. It can grow while arrays of it are in use."""
 
     def __init__(self) -> None:
         self._times = np.empty(1024, dtype=np.int64)
@@ -88,7 +88,7 @@ class TimeLog:
 
 
 class EngineCore:
-    """One engine: requests in, token times and ids out. The caller keeps the time."""
+    """A simulated engine: requests in, token times and ids out. The caller sets the time."""
 
     def __init__(self, config: EngineConfig, timer: StepTimer) -> None:
         self.config = config
@@ -96,11 +96,11 @@ class EngineCore:
         self.scheduler = Scheduler(config)
         self._log = TimeLog()
         self._counts = StepCounts()
-        self._complete: list[Sequence] = []  # whose output the prefill itself completed
+        self._complete: list[Sequence] = []  # sequences with one output token, done after prefill
 
     @property
     def has_work(self) -> bool:
-        """Whether any sequence waits or runs."""
+        """Whether any sequence is waiting or running."""
         scheduler = self.scheduler
         return bool(scheduler.waiting or scheduler.prefilling or scheduler.decoding.sequences)
 
@@ -112,15 +112,16 @@ class EngineCore:
         *,
         output_read: bool = True,
     ) -> Sequence:
-        """Queue a request; with `output_read` False nobody will look at the ids of its output.
+        """Queue a request. With `output_read` False, no client reads the ids of its output.
 
-        Raises `EngineError` when it is longer than the model allows.
+        Raises `EngineError` when the request is longer than `max_model_len`.
         """
         total = len(prompt_ids) + output_tokens
         if not len(prompt_ids) or output_tokens < 1 or total > self.config.max_model_len:
             raise EngineError(
-                f"{len(prompt_ids)} prompt and {output_tokens} output tokens do not fit "
-                f"max_model_len {self.config.max_model_len}, or one of them is 0"
+                f"{len(prompt_ids)} prompt tokens and {output_tokens} output tokens are invalid; "
+                f"each must be at least 1, and their sum at most max_model_len "
+                f"{self.config.max_model_len}"
             )
         sequence = Sequence(prompt_ids, output_tokens, now_ns, output_read=output_read)
         self.scheduler.waiting.append(sequence)
@@ -129,10 +130,10 @@ class EngineCore:
     def advance(
         self, now_ns: int, horizon_ns: int | None = None, max_steps: int | None = None
     ) -> tuple[int, list[Sequence]]:
-        """Run steps from `now_ns` on; return when the last one ended, in ns, and what finished.
+        """Run steps from `now_ns`; return (end of the last step in ns, finished sequences).
 
-        Stops after a step in which a sequence finished, before a step that would start at or
-        after `horizon_ns`, after `max_steps`, or when there is no work.
+        Stops after a step in which a sequence finished, before a step that would start at or after
+        `horizon_ns`, after `max_steps`, or when no sequence is left.
         """
         left = max_steps
         while self.has_work and (horizon_ns is None or now_ns < horizon_ns) and left != 0:
@@ -150,14 +151,14 @@ class EngineCore:
         return now_ns, []
 
     def cancel(self, sequence: Sequence) -> None:
-        """Drop a request whose client has gone; nothing happens when it has finished."""
+        """Cancel a request, for example after a disconnect. Does nothing if it has finished."""
         if sequence.finished_ns is None:
             self.scheduler.cancel(sequence, self._log.length)
 
     def catch_up(self) -> None:
-        """Bring `generated_tokens` and `output_ids` of every decoding sequence up to date.
+        """Update `generated_tokens` and `output_ids` of every decoding sequence.
 
-        Those of every other sequence always are.
+        Other sequences are always up to date.
         """
         batch = self.scheduler.decoding
         batch.sync(self._log.length)
@@ -166,12 +167,13 @@ class EngineCore:
             sequence.make_output_ids(self.scheduler.contents)
 
     def forget_times(self) -> None:
-        """Drop the log of step times, so that a server does not grow; only while nothing runs.
+        """Clear the log of step times, so that the memory of a server stays bounded.
 
-        `token_events` of earlier sequences are lost.
+        `token_events` of earlier sequences are lost. Raises `EngineError` while requests are in
+        flight.
         """
         if self.has_work:
-            raise EngineError("step times cannot be forgotten while requests are in flight")
+            raise EngineError("step times cannot be cleared while requests are in flight")
         self._log = TimeLog()
 
     def token_events(self, sequence: Sequence) -> NDArray[np.int64]:
@@ -207,11 +209,11 @@ class EngineCore:
 
     @property
     def computed_prompt_tokens(self) -> int:
-        """Tokens that prefill has computed so far: the prompts', less what was cached."""
+        """Tokens that prefill has computed so far, without cached tokens."""
         return self._counts.computed_tokens
 
     def reset(self) -> None:
-        """Forget cached prefixes and the highest load. Raises `EngineError` while sequences run."""
+        """Clear the prefix cache and the peak load. Raises `EngineError` while sequences run."""
         if self.has_work:
             raise EngineError("the prefix cache cannot be reset while requests are in flight")
         if self.scheduler.cache is not None:
@@ -221,14 +223,14 @@ class EngineCore:
     def _run_decodes(
         self, now_ns: int, horizon_ns: int | None, max_steps: int | None
     ) -> tuple[int, int]:
-        """Run decode-only steps up to the next event; return (end in ns, steps)."""
+        """Run decode-only steps until the next event; return (end in ns, steps)."""
         batch, queries = self.scheduler.decoding, self.config.queries
         fixed_s, slope_s = self._timer.decode_line(len(batch), queries)
         context = batch.context_tokens + len(batch) * queries
         most = batch.first_end
         most = most if max_steps is None else min(most, max_steps)
-        if horizon_ns is not None:  # steps only get longer as contexts grow
-            left_s = max(0, horizon_ns - now_ns) / _NS  # copying may have passed it
+        if horizon_ns is not None:  # later steps are never shorter, because contexts grow
+            left_s = max(0, horizon_ns - now_ns) / _NS  # negative if a swap passed the horizon
             most = min(most, 1 + int(left_s / (fixed_s + slope_s * context)))
         progress = batch.progress(most)
         ends_ns = progress.ends_ns(now_ns, fixed_s, slope_s, context)
@@ -241,7 +243,7 @@ class EngineCore:
         return int(ends_ns[steps - 1]), steps
 
     def _run_step(self, step: ScheduledStep, now_ns: int) -> int:
-        """Run one step with prompt chunks; return when it ends, in ns."""
+        """Run one step with prompt chunks; return its end in ns."""
         self._note_starts(step, now_ns)
         batch, queries = self.scheduler.decoding, self.config.queries
         decoding = len(batch) if step.decode else 0
@@ -263,14 +265,14 @@ class EngineCore:
         return end_ns
 
     def _note_starts(self, step: ScheduledStep, now_ns: int) -> None:
-        """Note how long the sequences that now run for the first time have waited."""
+        """Record the start and the queue time of sequences that run for the first time."""
         for sequence, _ in step.chunks:
             if sequence.started_ns is None:
                 sequence.started_ns = now_ns
                 self._counts.queued_ns += now_ns - sequence.arrival_ns
 
     def _decode(self, progress: Progress, ends_ns: Times) -> None:
-        """Let every decoding sequence take the steps that end at `ends_ns`."""
+        """Advance every decoding sequence by the steps that end at `ends_ns`."""
         batch, steps = self.scheduler.decoding, len(ends_ns)
         tokens = batch.advance(progress, steps)
         self._log.extend(ends_ns)
@@ -284,7 +286,7 @@ class EngineCore:
             self._counts.accepted_tokens += tokens - verified
 
     def _compute(self, sequence: Sequence, tokens: int, end_ns: int) -> None:
-        """Note that `tokens` more of a prompt are computed; the last of them gives a token."""
+        """Record `tokens` more computed prompt tokens. A complete prompt gives an output token."""
         sequence.computed_tokens += tokens
         self._counts.computed_tokens += tokens
         if sequence.computed_tokens < sequence.target_tokens:
@@ -301,7 +303,7 @@ class EngineCore:
             self.scheduler.start_decoding(sequence, self._log.length)
 
     def _collect(self, now_ns: int) -> list[Sequence]:
-        """Return the sequences that the step that ended at `now_ns` completed."""
+        """Return the sequences that finished with the step that ended at `now_ns`."""
         finished = self._complete + self.scheduler.decoding.take_finished(self._log.length)
         self._complete = []
         for sequence in finished:

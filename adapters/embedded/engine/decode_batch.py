@@ -1,8 +1,8 @@
-"""The sequences that decode together, advanced by many steps at once.
+"""The batch of decoding sequences, advanced by many steps at once.
 
-Without speculation every step gives each of them one token. So what they got is one number for all,
-`_given`, and everything else is noted by the value of `_given` at which it is due: the end of an
-output, the token that no longer fits the blocks of a sequence. A step touches nothing else.
+Without speculation every step gives each sequence one token. One counter, `_given`, is therefore
+enough for all sequences. Every future event (the end of an output, the need for another block) is
+stored as the value of `_given` at which it occurs, and a step updates only the counter.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from numpy.typing import NDArray
 
 from harness.adapters.embedded.engine.sequence import Sequence
 
-# Numpy pays for its calls from about so many steps on.
+# From about this number of steps numpy is faster than a Python loop.
 _STEPS_OF_AN_ARRAY = 24
 _NS = 1e9
 
 Times = list[int] | NDArray[np.int64]
-Tokens = NDArray[np.int64] | int  # one number for all sequences, or shape (sequences,)
+Tokens = NDArray[np.int64] | int  # one number for all sequences, or an array (sequences,)
 
 
 class Progress(ABC):
-    """The next `steps` steps of a batch, and the tokens that they give."""
+    """The next `steps` steps of a batch, and their output tokens."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
 
     @abstractmethod
     def tokens_needed(self, steps: int) -> Tokens:
-        """Return for how many more tokens each sequence needs blocks in `steps` steps."""
+        """Return the number of additional KV tokens of each sequence in `steps` steps."""
 
     @abstractmethod
     def ends_ns(self, now_ns: int, fixed_s: float, slope_s: float, context: int) -> Times:
-        """Return when each step ends, if the first begins at `now_ns` with `context` tokens.
+        """Return the end of each step; the first starts at `now_ns` with `context` tokens.
 
-        A step takes `fixed_s`, and `slope_s` for each token of all contexts before it.
+        A step takes `fixed_s` plus `slope_s` for each token of all contexts before it.
         """
 
 
@@ -45,11 +45,11 @@ P = TypeVar("P", bound=Progress)
 
 
 class DecodeBatch(ABC, Generic[P]):
-    """Decoding sequences in the order of their admission."""
+    """A batch of decoding sequences in admission order."""
 
     def __init__(self, block_size: int) -> None:
         self.sequences: list[Sequence] = []
-        self.context_tokens = 0  # in the KV before the next step, of all sequences together
+        self.context_tokens = 0  # KV tokens of all sequences before the next step
         self._block_size = block_size
 
     def __len__(self) -> int:
@@ -58,27 +58,27 @@ class DecodeBatch(ABC, Generic[P]):
     @property
     @abstractmethod
     def first_end(self) -> int:
-        """Output tokens until the first of at least one output is complete."""
+        """The smallest number of output tokens that any sequence still needs."""
 
     @abstractmethod
     def progress(self, most: int) -> P:
-        """Return up to `most` steps, until an output is complete: none lacks fewer tokens."""
+        """Return up to `most` steps, at most until the first output is complete."""
 
     @abstractmethod
     def add(self, sequence: Sequence, joined: int) -> None:
-        """Let `sequence` decode from log position `joined` on."""
+        """Add `sequence`, which decodes from log position `joined`."""
 
     @abstractmethod
     def missing_blocks(self, tokens: Tokens) -> int:
-        """Return the blocks that all together lack to have `tokens` more tokens in the KV."""
+        """Return the number of blocks that all sequences need for `tokens` more KV tokens each."""
 
     @abstractmethod
     def add_blocks(self) -> None:
-        """Note that each sequence got what `missing_blocks` found last."""
+        """Record that each sequence received the blocks of the last `missing_blocks` call."""
 
     @abstractmethod
     def advance(self, progress: P, steps: int) -> int:
-        """Note that `steps` steps of `progress` were taken; return the tokens of all."""
+        """Record `steps` steps of `progress`; return the output tokens of all sequences."""
 
     @abstractmethod
     def take_finished(self, log_position: int) -> list[Sequence]:
@@ -86,22 +86,22 @@ class DecodeBatch(ABC, Generic[P]):
 
     @abstractmethod
     def _sync(self, column: int, log_position: int) -> Sequence:
-        """Bring one sequence's own counts up to date, and return it."""
+        """Update the counts of one sequence and return it."""
 
     @abstractmethod
     def _drop(self, column: int) -> None:
-        """Remove a sequence, whose counts are up to date."""
+        """Remove a sequence after `_sync`."""
 
     def take_last(self, log_position: int) -> Sequence:
         """Remove and return the sequence that was admitted last."""
         return self._remove([len(self.sequences) - 1], log_position)[0]
 
     def take(self, sequence: Sequence, log_position: int) -> None:
-        """Remove `sequence`, whose client has gone."""
+        """Remove `sequence`, which was cancelled."""
         self._remove([self.sequences.index(sequence)], log_position)
 
     def sync(self, log_position: int) -> None:
-        """Bring the sequences' own counts up to date."""
+        """Update the counts of every sequence."""
         for column in range(len(self.sequences)):
             self._sync(column, log_position)
 
@@ -122,11 +122,11 @@ class UniformProgress(Progress):
         self._sequences = sequences
 
     def tokens_needed(self, steps: int) -> int:
-        """Return for how many more tokens each sequence needs blocks in `steps` steps."""
+        """Return the number of additional KV tokens of each sequence in `steps` steps."""
         return steps
 
     def ends_ns(self, now_ns: int, fixed_s: float, slope_s: float, context: int) -> Times:
-        """Return when each step ends, if the first begins at `now_ns` with `context` tokens."""
+        """Return the end of each step; the first starts at `now_ns` with `context` tokens."""
         steps, sequences = self.steps, self._sequences
         if steps >= _STEPS_OF_AN_ARRAY:
             grown = np.arange(steps, dtype=np.int64) * sequences
@@ -139,11 +139,11 @@ class UniformProgress(Progress):
 
 
 class _Member(NamedTuple):
-    """A sequence as it joined, by counts of `_given`."""
+    """The state of a sequence when it joined, relative to `_given`."""
 
-    end: int  # at which its output is complete
-    blocks_end: int  # at which its blocks were full
-    context_start: int  # its tokens in the KV, less `_given`
+    end: int  # value of `_given` when its output is complete
+    blocks_end: int  # value of `_given` when its blocks at joining are full
+    context_start: int  # its KV tokens minus `_given`
 
 
 class UniformBatch(DecodeBatch[UniformProgress]):
@@ -151,29 +151,30 @@ class UniformBatch(DecodeBatch[UniformProgress]):
 
     def __init__(self, block_size: int) -> None:
         super().__init__(block_size)
-        self._given = 0  # tokens that every sequence got, from the beginning
+        self._given = 0  # decode steps since the start; each gives every sequence one token
         self._members: list[_Member] = []
-        self._ends: list[int] = []  # of the members
-        self._first_end: int | None = None  # the least of these; None: to be found
-        # Value of `_given` → how many sequences lack a block beyond it. All whose blocks would have
-        # been full before `_extended` got more, except those in `_late`, which joined after that.
+        self._ends: list[int] = []  # `end` of each member
+        self._first_end: int | None = None  # the smallest end; None: not computed yet
+        # Value of `_given` → number of sequences whose blocks are full then. Every sequence whose
+        # blocks end before `_extended` has received more, except those in `_late`, which joined
+        # later.
         self._blocks_ends: dict[int, int] = {}
         self._extended = self._wanted = 0
         self._late: list[Sequence] = []
 
     @property
     def first_end(self) -> int:
-        """Output tokens until the first of at least one output is complete."""
+        """The smallest number of output tokens that any sequence still needs."""
         if self._first_end is None:
             self._first_end = min(self._ends)
         return self._first_end - self._given
 
     def progress(self, most: int) -> UniformProgress:
-        """Return `most` steps of one token for every sequence."""
+        """Return `most` steps with one token for every sequence."""
         return UniformProgress(most, len(self.sequences))
 
     def add(self, sequence: Sequence, joined: int) -> None:
-        """Let `sequence` decode from log position `joined` on."""
+        """Add `sequence`, which decodes from log position `joined`."""
         context = len(sequence.prompt_ids) + sequence.generated_tokens - 1
         start = context - self._given
         end = sequence.requested_tokens - sequence.generated_tokens + self._given
@@ -190,9 +191,9 @@ class UniformBatch(DecodeBatch[UniformProgress]):
             self._late.append(sequence)
 
     def missing_blocks(self, tokens: Tokens) -> int:
-        """Return the blocks that all together lack to have `tokens` more tokens in the KV.
+        """Return the number of blocks that all sequences need for `tokens` more KV tokens each.
 
-        No output ends before that, so none needs less.
+        No output ends earlier, so every sequence needs all `tokens` tokens.
         """
         self._wanted = wanted = self._given + int(tokens)
         missing, size = 0, self._block_size
@@ -202,7 +203,7 @@ class UniformBatch(DecodeBatch[UniformProgress]):
         return missing
 
     def add_blocks(self) -> None:
-        """Note that each sequence got what `missing_blocks` found last."""
+        """Record that each sequence received the blocks of the last `missing_blocks` call."""
         wanted, blocks_ends = self._wanted, self._blocks_ends
         for blocks_end in [one for one in blocks_ends if one < wanted]:
             new_end = self._extended_end(blocks_end, wanted)
@@ -210,8 +211,8 @@ class UniformBatch(DecodeBatch[UniformProgress]):
         self._extended = wanted
         self._late.clear()
 
-    def advance(self, progress: UniformProgress, steps: int) -> int:  # noqa: ARG002  all are the same
-        """Note that `steps` steps gave each sequence as many tokens; return those of all."""
+    def advance(self, progress: UniformProgress, steps: int) -> int:  # noqa: ARG002  same for all
+        """Record `steps` steps of one token per sequence; return the output tokens of all."""
         self._given += steps
         total = steps * len(self.sequences)
         self.context_tokens += total
@@ -228,11 +229,11 @@ class UniformBatch(DecodeBatch[UniformProgress]):
         return self._remove(done, log_position)
 
     def _extended_end(self, blocks_end: int, wanted: int) -> int:
-        """Return where blocks that ended at `blocks_end` end once they are enough for `wanted`."""
+        """Return the new end of blocks that ended at `blocks_end`, extended to reach `wanted`."""
         return blocks_end - (blocks_end - wanted) // self._block_size * self._block_size
 
     def _blocks_end(self, column: int) -> int:
-        """Return where the blocks of a sequence end by now."""
+        """Return the value of `_given` at which the current blocks of a sequence are full."""
         joined = self._members[column].blocks_end
         if joined >= self._extended or self.sequences[column] in self._late:
             return joined
@@ -260,6 +261,6 @@ class UniformBatch(DecodeBatch[UniformProgress]):
 
 
 def step_ends(now_ns: int, seconds: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
-    """Return when steps of `seconds` end, one after the other."""
+    """Return the end times of consecutive steps with the durations `seconds`."""
     ends: NDArray[np.int64] = now_ns + np.rint(seconds * _NS).astype(np.int64).cumsum()
     return ends

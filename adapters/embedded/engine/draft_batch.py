@@ -1,9 +1,9 @@
-"""The sequences that decode together with drafts: a step gives each its own number of tokens.
+"""The batch of sequences that decode with drafts. A step gives each sequence several tokens.
 
-context    tokens in the KV before the step
-remaining  output tokens still to come
-capacity   tokens that fit the blocks so far
-total      prompt and output at full length: no sequence ever needs blocks for more
+context    KV tokens before the step
+remaining  output tokens that are not generated yet
+capacity   tokens that fit in the current blocks
+total      prompt and output tokens at full length; the limit for blocks
 verified   verify steps so far
 """
 
@@ -27,9 +27,9 @@ _STEPS_AT_ONCE = 64  # verify steps drawn together
 
 
 class DraftProgress(Progress):
-    """Verify steps that give `tokens`, shape (sequences, steps); each takes `queries` tokens.
+    """Verify steps that give `tokens`, shape (sequences, steps), and feed `queries` tokens each.
 
-    Not cut at the end of an output.
+    The tokens may exceed the end of an output.
     """
 
     def __init__(self, tokens: NDArray[np.int64], queries: int) -> None:
@@ -38,43 +38,43 @@ class DraftProgress(Progress):
         self._cumulative = np.cumsum(tokens, axis=1)
 
     def after(self, steps: int) -> NDArray[np.int64]:
-        """Return the tokens that the first `steps` steps, at least one, give each sequence."""
+        """Return the tokens of each sequence in the first `steps` steps (at least one step)."""
         return self._cumulative[:, steps - 1]
 
     def tokens_needed(self, steps: int) -> Tokens:
-        """Return for how many tokens, drafts too, each sequence needs blocks in `steps` steps."""
+        """Return the additional KV tokens of each sequence in `steps` steps, drafts included."""
         return self._queries if steps == 1 else self.after(steps - 1) + self._queries
 
     def until_first_end(self, remaining: NDArray[np.int64]) -> None:
-        """Cut the steps after the first one that completes an output of `remaining` tokens."""
+        """Remove the steps after the first one that completes an output of `remaining` tokens."""
         complete = (self._cumulative >= remaining[:, None]).any(axis=0)
         if complete.any():
             self.steps = int(complete.argmax()) + 1
 
     def ends_ns(self, now_ns: int, fixed_s: float, slope_s: float, context: int) -> Times:
-        """Return when each step ends, if the first begins at `now_ns` with `context` tokens."""
+        """Return the end of each step; the first starts at `now_ns` with `context` tokens."""
         grown = np.zeros(self.steps, dtype=np.int64)
         grown[1:] = self._cumulative[:, : self.steps - 1].sum(axis=0)
         return step_ends(now_ns, fixed_s + slope_s * (context + grown))
 
 
 class DraftBatch(DecodeBatch[DraftProgress]):
-    """Up to `limit` decoding sequences, as arrays, so that many steps are computed at once."""
+    """A batch of up to `limit` sequences, stored in arrays to compute many steps at once."""
 
     def __init__(self, limit: int, block_size: int, speculation: SpeculativeConfig) -> None:
         super().__init__(block_size)
         self._speculation = speculation
         self._state = np.zeros((5, limit), dtype=np.int64)
         self._keys = np.zeros(limit, dtype=np.uint64)
-        self._missing = np.zeros(0, dtype=np.int64)  # blocks of each, as found last
+        self._missing = np.zeros(0, dtype=np.int64)  # result of the last `missing_blocks`
 
     @property
     def first_end(self) -> int:
-        """Output tokens until the first of at least one output is complete."""
+        """The smallest number of output tokens that any sequence still needs."""
         return int(np.minimum.reduce(self._row(_REMAINING)))
 
     def progress(self, most: int) -> DraftProgress:
-        """Return up to `most` verify steps, until an output is complete."""
+        """Return up to `most` verify steps, at most until an output is complete."""
         count, steps = len(self.sequences), min(most, _STEPS_AT_ONCE)
         tokens = tokens_per_step(self._speculation, self._keys[:count], self._row(_VERIFIED), steps)
         progress = DraftProgress(tokens, 1 + self._speculation.draft_tokens)
@@ -82,7 +82,7 @@ class DraftBatch(DecodeBatch[DraftProgress]):
         return progress
 
     def add(self, sequence: Sequence, joined: int) -> None:
-        """Let `sequence` decode from log position `joined` on."""
+        """Add `sequence`, which decodes from log position `joined`."""
         column, verified = len(self.sequences), sequence.decode_steps
         self.sequences.append(sequence)
         sequence.spans.append((joined, joined))
@@ -98,7 +98,7 @@ class DraftBatch(DecodeBatch[DraftProgress]):
         self.context_tokens += context
 
     def missing_blocks(self, tokens: Tokens) -> int:
-        """Return the blocks that all together lack to have `tokens` more tokens in the KV."""
+        """Return the number of blocks that all sequences need for `tokens` more KV tokens each."""
         missing: NDArray[np.int64] = self._row(_CONTEXT) + tokens
         np.minimum(missing, self._row(_TOTAL), out=missing)
         missing -= self._row(_CAPACITY)
@@ -108,13 +108,13 @@ class DraftBatch(DecodeBatch[DraftProgress]):
         return int(np.add.reduce(missing))
 
     def add_blocks(self) -> None:
-        """Note that each sequence got what `missing_blocks` found last."""
+        """Record that each sequence received the blocks of the last `missing_blocks` call."""
         self._state[_CAPACITY, : len(self.sequences)] += self._missing * self._block_size
 
     def advance(self, progress: DraftProgress, steps: int) -> int:
-        """Note that `steps` steps of `progress` were taken; return the tokens of all.
+        """Record `steps` steps of `progress`; return the output tokens of all sequences.
 
-        Drafts reach past the end of an output, where they give nothing.
+        Draft tokens after the end of an output do not count.
         """
         tokens = np.minimum(progress.after(steps), self._row(_REMAINING))
         count = len(self.sequences)

@@ -1,10 +1,10 @@
-"""The states of the KV blocks. This module alone changes them; the others ask it.
+"""The KV block pool and the states of its blocks. Only this module changes the states.
 
-    state        references   cached   number   the block belongs to
-    free             0          no       –      nobody
-    reserved         –          no       no     one sequence, which knows only how many it has
-    in use          ≥ 1         any      any    that many sequences, by block table or by run
-    evictable        0          yes      any    the prefix cache alone
+    state        references   cached   number   owner
+    free             0          no       –      –
+    reserved         –          no       no     one sequence, which has only a count of blocks
+    in use          ≥ 1         any      any    one or more sequences, by block table or by run
+    evictable        0          yes      any    only the prefix cache
 
                 reserve              name                cache
          free ───────────▶ reserved ───────▶ in use ◀──────────────┐
@@ -14,8 +14,8 @@
           │                                   ▼  │
           └───────evict─────────────────── evictable     (release or leave, cached)
 
-A block without a number is *counted*: what nobody reads need not be stored, so it is enough to know
-how many blocks it takes. A counted block becomes a *named* one when its tokens are to be read.
+A block without a number is *counted*: its content is not read, so only the number of such blocks is
+stored. A counted block becomes a *named* block when its tokens must be read.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ BlockIds = NDArray[np.int32]
 
 
 class OutOfBlocksError(Exception):
-    """The pool has fewer free blocks than requested; the caller did not check. A bug."""
+    """A request for more blocks than are free. It indicates a bug in the caller."""
 
 
 class BlockRun:
-    """The blocks of consecutive tokens in the prefix cache: all named, or all counted.
+    """The blocks of consecutive tokens in the prefix cache, either all named or all counted.
 
-    A sequence without a block table uses whole runs, and counts as a user of each. All users of a
-    named run together have one reference to each of its blocks.
+    A sequence without a block table uses whole runs and counts as a user of each run. All users of
+    a named run together have one reference to each of its blocks.
     """
 
     __slots__ = ("blocks", "length", "users")
@@ -47,7 +47,7 @@ class BlockRun:
         self.blocks: BlockIds | None = None  # None: counted
 
     def split(self, head: BlockRun) -> None:
-        """Move the first blocks of this run, as many as `head` is long, to `head`."""
+        """Move the first `head.length` blocks of this run to `head`."""
         head.users = self.users
         if self.blocks is not None:
             head.blocks, self.blocks = self.blocks[: head.length], self.blocks[head.length :]
@@ -57,8 +57,8 @@ class BlockRun:
 class KvBlocks:
     """A pool of `num_blocks` blocks.
 
-    `region_blocks` None allocates block by block (paged). A number reserves that many neighbouring
-    blocks for each sequence (contiguous), whatever it needs of them.
+    With `region_blocks` None, single blocks are allocated (paged). With a number, each sequence
+    reserves that many contiguous blocks, even if it needs fewer.
     """
 
     def __init__(self, num_blocks: int, region_blocks: int | None = None) -> None:
@@ -67,20 +67,20 @@ class KvBlocks:
         self.references = np.zeros(num_blocks, dtype=np.int32)
         self.cached = np.zeros(num_blocks, dtype=np.bool_)
         self.evictable = 0
-        self.counted = 0  # blocks without a number, whatever their state
+        self.counted = 0  # blocks without a number, in any state
         step = region_blocks or 1
         starts = np.arange(0, num_blocks - step + 1, step, dtype=np.int32)
-        self._free = starts[::-1].copy()  # a stack: the block freed last is taken first
+        self._free = starts[::-1].copy()  # a stack: the last freed block is allocated first
         self._top = len(starts)
 
     @property
     def free(self) -> int:
-        """Free blocks; for contiguous memory those in free regions."""
+        """Free blocks; with contiguous memory the blocks in free regions."""
         return self._top * (self.region_blocks or 1) - self.counted
 
     @property
     def available(self) -> int:
-        """Blocks that can be had now, by evicting cached ones where needed."""
+        """Blocks that can be allocated now, including evictable ones."""
         return self.free + self.evictable
 
     def allocate(self, count: int) -> BlockIds:
@@ -91,7 +91,7 @@ class KvBlocks:
     def reserve(self, count: int) -> None:
         """Reserve `count` free blocks. Raises `OutOfBlocksError`."""
         if count > self.free:
-            raise OutOfBlocksError(f"{count} blocks asked for, {self.free} free")
+            raise OutOfBlocksError(f"{count} blocks requested, but only {self.free} are free")
         self.counted += count
 
     def cancel(self, count: int) -> None:
@@ -99,7 +99,7 @@ class KvBlocks:
         self.counted -= count
 
     def name(self, count: int, references: int = 1) -> BlockIds:
-        """Return the numbers of `count` blocks that were only counted."""
+        """Turn `count` counted blocks into named blocks and return their numbers."""
         self.counted -= count
         self._top -= count
         blocks = self._free[self._top : self._top + count][::-1].copy()
@@ -107,7 +107,7 @@ class KvBlocks:
         return blocks
 
     def allocate_region(self) -> BlockIds:
-        """Return one whole region of neighbouring blocks. Raises `OutOfBlocksError`."""
+        """Return one region of contiguous blocks. Raises `OutOfBlocksError`."""
         if self.region_blocks is None or self._top == 0:
             raise OutOfBlocksError("no region is free")
         self._top -= 1
@@ -117,13 +117,13 @@ class KvBlocks:
         return blocks
 
     def share(self, blocks: BlockIds) -> None:
-        """Add a reference to each of `blocks`; an evictable block is in use again."""
+        """Add a reference to each of `blocks`. An evictable block becomes in use."""
         references = self.references[blocks]
         self.evictable -= len(references) - int(np.count_nonzero(references))
         self.references[blocks] = references + 1
 
     def release(self, blocks: BlockIds) -> None:
-        """Remove one reference from each of `blocks`; the last one frees what is not cached."""
+        """Remove one reference from each of `blocks`. Free uncached blocks without references."""
         left = self.references[blocks]
         left -= 1
         self.references[blocks] = left
@@ -138,30 +138,30 @@ class KvBlocks:
             self._push(unused[~cached])
 
     def fork(self, table: BlockIds) -> BlockIds:
-        """Return a second block table over the same blocks; writing to either copies first."""
+        """Return a second block table for the same blocks, with copy-on-write."""
         self.share(table)
         return table.copy()
 
     def read_only(self, blocks: BlockIds) -> NDArray[np.bool_]:
-        """Return which of `blocks` have more than one reader, the prefix cache being one."""
+        """Return a mask of the blocks with several readers; the prefix cache counts as one."""
         read_only: NDArray[np.bool_] = (self.references[blocks] > 1) | self.cached[blocks]
         return read_only
 
     def idle(self, blocks: BlockIds) -> int:
-        """Return how many of `blocks` no sequence uses."""
+        """Return the number of `blocks` that no sequence uses."""
         return len(blocks) - int(np.count_nonzero(self.references[blocks]))
 
     def cache(self, run: BlockRun, blocks: BlockIds) -> None:
-        """Let the prefix cache keep the named `blocks` as `run`: nobody may write to them now."""
+        """Add the named `blocks` to the prefix cache as `run`. They become read-only."""
         run.blocks = blocks
         self.cached[blocks] = True
 
     def cache_reserved(self, run: BlockRun) -> None:
-        """Let the prefix cache keep as `run` blocks reserved for one sequence, now its user."""
+        """Add reserved blocks of one sequence to the prefix cache as `run` with that one user."""
         run.users = 1
 
     def name_run(self, run: BlockRun) -> BlockIds:
-        """Return the numbers of the blocks of a counted run; `cache` them once they are written."""
+        """Return numbers for the blocks of a counted run. Call `cache` after writing them."""
         return self.name(run.length, 1 if run.users else 0)
 
     def use(self, run: BlockRun) -> None:
@@ -185,15 +185,15 @@ class KvBlocks:
             self.release(run.blocks)
 
     def idle_in(self, run: BlockRun) -> int:
-        """Return how many blocks of `run` no sequence uses."""
+        """Return the number of blocks of `run` that no sequence uses."""
         if run.users:
             return 0
         return run.length if run.blocks is None else self.idle(run.blocks)
 
     def idle_tail(self, run: BlockRun, most: int) -> int:
-        """Return how many blocks, at most `most`, at the end of `run` no sequence uses.
+        """Return the number of unused blocks at the end of `run`, at most `most`.
 
-        References never grow towards the end of a run.
+        Reference counts never increase towards the end of a run.
         """
         most = min(most, run.length)
         if run.users:
@@ -214,7 +214,7 @@ class KvBlocks:
         self._push(evicted)
 
     def forget_cached(self, runs: Iterable[BlockRun]) -> None:
-        """Empty the prefix cache, which has `runs`; blocks that sequences use stay theirs."""
+        """Clear the prefix cache, which consists of `runs`. Sequences keep their blocks."""
         blocks = np.flatnonzero(self.cached).astype(np.int32)
         self.cached[blocks] = False
         self._push(blocks[self.references[blocks] == 0])

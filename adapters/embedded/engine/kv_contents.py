@@ -1,8 +1,7 @@
-"""What the KV blocks contain: token ids, copied before a block with other readers is written.
+"""The content of the KV blocks: token ids, with copy-on-write for shared blocks.
 
-A real engine keeps keys and values in a block. This one keeps the token ids they would be computed
-from, so that what a sequence reads back through its block table shows whether the right blocks
-were reused.
+A real engine stores keys and values in a block. This engine stores the token ids instead. The ids
+that a sequence reads through its block table therefore show whether the correct blocks were reused.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from numpy.typing import NDArray
 
 from harness.adapters.embedded.engine.kv_blocks import BlockIds, KvBlocks
 
-_MULTIPLIER = 0x9E3779B97F4A7C15 | 1  # odd, so that its powers never vanish modulo 2^64
+_MULTIPLIER = 0x9E3779B97F4A7C15 | 1  # odd, so its powers are never 0 modulo 2^64
 _MASK = (1 << 64) - 1
-_WRITES_AT_ONCE = 64  # collected, since a write of many blocks costs little more than one of few
-_EMPTY = -1  # a slot without a token; adds nothing to a digest
+_WRITES_AT_ONCE = 64  # writes are batched, because a large write costs little more than a small one
+_EMPTY = -1  # a slot without a token; it adds 0 to a digest
 
 
 def _powers(base: int, count: int) -> NDArray[np.uint64]:
@@ -39,10 +38,10 @@ class KvContents:
         self._block_weights = _powers(pow(_MULTIPLIER, block_size, 1 << 64), blocks.num_blocks)
 
     def write(self, table: BlockIds, start: int, ids: NDArray[np.int32]) -> None:
-        """Store `ids` at positions `start`… of the sequence whose blocks are `table`.
+        """Store `ids` at the positions from `start` of the sequence with block table `table`.
 
-        What was behind them in their last block is forgotten. A block that has another reader is
-        replaced in `table` by a copy.
+        Clears the rest of the last block. A block with other readers is replaced in `table` by a
+        copy.
         """
         end = start + len(ids)
         first, last = start // self.block_size, -(-end // self.block_size)
@@ -78,7 +77,7 @@ class KvContents:
         return self._ids[table[: -(-tokens // self.block_size)]].reshape(-1)[:tokens]
 
     def _write_out(self) -> None:
-        """Store the collected writes at once; of two to one block the later one counts."""
+        """Perform the batched writes. The later of two writes to one block wins."""
         if self._unwritten:
             blocks = np.concatenate([blocks for blocks, _ in self._unwritten])
             rows = np.concatenate([slots for _, slots in self._unwritten])
@@ -95,7 +94,7 @@ class KvContents:
         return digest.view(np.uint64)
 
     def _copy(self, blocks: BlockIds, read_only: NDArray[np.bool_]) -> None:
-        """Replace, in place, each `read_only` block of the table slice `blocks` by a copy."""
+        """Replace each `read_only` block in the table slice `blocks` by a copy, in place."""
         old = blocks[read_only]
         new = self._blocks.allocate(len(old))
         self._write_out()

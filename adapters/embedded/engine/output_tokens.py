@@ -1,4 +1,4 @@
-"""The ids of output tokens: hashes of what is read back through a block table, made on demand."""
+"""The ids of output tokens: hashes of the KV content of the sequence, computed on demand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.adapters.embedded.engine.kv_blocks import BlockIds
 from harness.adapters.embedded.engine.kv_contents import KvContents
 from harness.adapters.embedded.engine.speculative import mix, mixed_word
 
-# Output tokens hash what was read at most this many tokens ago; then all of it is read again.
+# The whole KV content is read again after this number of output tokens.
 READ_EVERY_TOKENS = 128
 VOCABULARY = 128_000
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -20,8 +20,8 @@ _STRIDE = np.arange(READ_EVERY_TOKENS, dtype=np.uint64) * np.uint64(_GOLDEN)
 class OutputTokens:
     """The ids of up to `requested_tokens` output tokens after a prompt of `prompt_tokens`.
 
-    Timing never looks at ids, so they are made when somebody does: a client, a sequence that may
-    share them as its prefix, a preemption.
+    Step times do not depend on ids. The ids are therefore computed only when needed: by a client,
+    by a sequence that may share them as its prefix, or by a preemption.
     """
 
     __slots__ = (
@@ -36,22 +36,22 @@ class OutputTokens:
     def __init__(self, prompt_tokens: int, requested_tokens: int) -> None:
         self.prompt_tokens = prompt_tokens
         self.requested_tokens = requested_tokens
-        self.known_tokens = 0  # whose ids have been made
-        self.written_tokens = 0  # whose ids are in the KV
-        self._ids: NDArray[np.int32] | None = None  # made with the first one
-        self._read_position = -1  # at which the KV was last read
+        self.known_tokens = 0  # tokens with computed ids
+        self.written_tokens = 0  # tokens with ids in the KV
+        self._ids: NDArray[np.int32] | None = None  # allocated with the first id
+        self._read_position = -1  # position of the last read of the KV
 
     @property
     def ids(self) -> NDArray[np.int32]:
-        """All ids, shape (requested_tokens,); those not made yet mean nothing."""
+        """All ids, shape (requested_tokens,). Only the first `known_tokens` are valid."""
         if self._ids is None:
             self._ids = np.zeros(self.requested_tokens, np.int32)
         return self._ids
 
     def make_ids(self, contents: KvContents, table: BlockIds, tokens: int) -> None:
-        """Make the first `tokens` ids: hashes of what is read back through `table`.
+        """Compute the first `tokens` ids as hashes of the KV content in the blocks of `table`.
 
-        One read serves a stride, whose ids are made at once: each further token of it is cheap.
+        The ids of a stride are computed together after one read of the KV.
         """
         while self.known_tokens < tokens:
             start = self.known_tokens
@@ -65,14 +65,14 @@ class OutputTokens:
             self.known_tokens = min(tokens, end)
 
     def write(self, contents: KvContents, table: BlockIds, tokens: int) -> None:
-        """Store the first `tokens` ids, where they are not in the KV already."""
+        """Store those of the first `tokens` ids that are not in the KV yet."""
         if tokens > self.written_tokens:
             start = self.prompt_tokens + self.written_tokens
             contents.write(table, start, self.ids[self.written_tokens : tokens])
             self.written_tokens = tokens
 
     def _stride_start(self, position: int) -> int:
-        if position == self.requested_tokens - 1:  # the last token hashes everything before it
+        if position == self.requested_tokens - 1:  # the last token hashes all earlier tokens
             return position
         return position - position % READ_EVERY_TOKENS
 
@@ -84,9 +84,9 @@ class OutputTokens:
 
 
 def _hashes(state: int, first: int, last: int) -> NDArray[np.int32]:
-    """Return the ids of positions `first`…`last` − 1 of a sequence whose ids hash to `state`."""
+    """Return the ids of positions `first` to `last` − 1 of a sequence with content hash `state`."""
     start = (state + first * _GOLDEN) & _MASK
-    if last - first == 1:  # the last token: an array of one costs ten times as much
+    if last - first == 1:  # the last token; an array of one is ten times slower
         return np.array([mixed_word(start) % VOCABULARY], dtype=np.int32)
     words = mix(_STRIDE[: last - first] + np.uint64(start))
     words %= np.uint64(VOCABULARY)

@@ -1,14 +1,14 @@
-"""The prefix cache: a radix tree over whole blocks of token ids, least recently used evicted first.
+"""The prefix cache: a radix tree over whole blocks of token ids with LRU eviction.
 
     root ── [b0 b1 b2] ──┬── [b3 b4]          a node is a run of blocks; children differ in
                          └── [b5]             their first block
 
-A sequence that uses a node's blocks uses all blocks before them too. So within a path references
-never grow towards the leaf, and eviction takes blocks off the tail of a leaf.
+A sequence that uses the blocks of a node also uses all blocks before them. Reference counts
+therefore never increase towards a leaf, and eviction removes blocks from the end of a leaf.
 
-Runs that nobody has read are only counted. A prompt has its ids, which are stored when somebody
-reads them. An output does not even have ids; they are made when a prompt arrives that may share
-them. Neither happens where the run is evicted first.
+A run that was never read is only counted. The ids of a prompt are stored on the first read. The ids
+of an output are computed when a prompt arrives that may share them. A run that is evicted before
+costs neither.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ NO_BLOCKS: BlockIds = np.empty(0, np.int32)
 
 @dataclass(slots=True)
 class Unread:
-    """An output whose ids are not made yet, and the end of its prompt."""
+    """An output without computed ids, and the end of its prompt."""
 
     output: OutputTokens
-    tail: NDArray[np.int32]  # ids of the prompt behind its last whole block
+    tail: NDArray[np.int32]  # ids of the prompt after its last whole block
 
 
 class Node(BlockRun):
-    """A run of blocks and the token ids in them, as bytes: those compare and hash at once."""
+    """A run of blocks with its token ids, stored as bytes for fast comparison and hashing."""
 
     __slots__ = ("children", "ids", "parent", "unread", "unread_child", "used")
 
@@ -46,12 +46,12 @@ class Node(BlockRun):
         self.ids = ids
         self.parent = parent
         self.children: dict[bytes, Node] = {}
-        self.unread: Unread | None = None  # in the place of ids
-        self.unread_child: Node | None = None  # never beside other children
-        self.used = 0  # when it was used last, in uses of the cache
+        self.unread: Unread | None = None  # set instead of `ids`
+        self.unread_child: Node | None = None  # set only if `children` is empty
+        self.used = 0  # time of the last use, counted in uses of the cache
 
     def up_to(self, above: Node | None = None) -> list[Node]:
-        """Return this node and those before it, the root and what is not below `above` excluded."""
+        """Return this node and its ancestors below `above`, without the root."""
         node, path = self, []
         while node.parent is not None and node is not above:
             path.append(node)
@@ -60,7 +60,7 @@ class Node(BlockRun):
 
 
 class PrefixCache:
-    """Finds the longest cached prefix of a prompt, in whole blocks."""
+    """A cache of prefixes that finds the longest cached prefix of a prompt, in whole blocks."""
 
     def __init__(self, kv: KvBlocks, contents: KvContents) -> None:
         self._kv = kv
@@ -69,23 +69,24 @@ class PrefixCache:
         self._block_bytes = self._block_size * np.dtype(np.int32).itemsize
         self._root = self._new_root()
         self._uses = count(1)
-        self._order = count()  # breaks ties in the heap
-        self._leaves: list[tuple[int, int, Node]] = []  # (last use, order, node), some out of date
+        self._order = count()  # resolves ties in the heap
+        self._leaves: list[tuple[int, int, Node]] = []  # heap of (last use, order, node); may lag
         self.evicted_blocks = 0
 
     def match(self, ids: NDArray[np.int32]) -> BlockIds:
         """Return the cached blocks of the longest prefix of `ids`, in whole blocks.
 
-        The caller shares them before anything else can evict them.
+        The caller must share them before the next eviction.
         """
         use = next(self._uses)
         path, _, last = self._descend(self._root, *self._whole(ids))
         return self._blocks_of(path, last, use)
 
     def find(self, ids: NDArray[np.int32]) -> tuple[Node, int] | None:
-        """Return where the longest cached prefix of `ids` ends, and its blocks.
+        """Return the last node of the longest cached prefix of `ids`, and its number of blocks.
 
-        None where that is within a node: it takes a block table to use a part of one.
+        Returns None if the prefix ends inside a node, because only a block table can use a part of
+        a node.
         """
         use = next(self._uses)
         path, blocks, last = self._descend(self._root, *self._whole(ids))
@@ -96,11 +97,11 @@ class PrefixCache:
         return path[-1], blocks
 
     def extend(self, end: Node, known: int, ids: NDArray[np.int32]) -> tuple[Node, int] | None:
-        """Cache the whole blocks of `ids`, of which `known` blocks end in `end`, in use.
+        """Cache the whole blocks of `ids`; return the new last node and the number of spare blocks.
 
-        The others are reserved for the sequence that uses `end`. Afterwards it uses the node that
-        is returned, where `ids` end; the number is how many of the reserved blocks it does not
-        need, since another sequence has cached the same. None where `ids` end within a node.
+        The first `known` blocks end at node `end`, which the sequence uses. The other blocks are
+        reserved for the sequence. Spare blocks are reserved blocks that another sequence has cached
+        with the same ids. Returns None if `ids` end inside a node.
         """
         whole = len(ids) // self._block_size
         data = ids[known * self._block_size : whole * self._block_size].tobytes()
@@ -120,23 +121,23 @@ class PrefixCache:
         return node, at
 
     def use(self, end: Node, above: Node | None = None) -> None:
-        """Let one more sequence use everything up to `end`, from below `above` on."""
+        """Add a user to each node from below `above` to `end`."""
         for node in end.up_to(above):
             self._kv.use(node)
 
     def leave(self, end: Node) -> None:
-        """Let one sequence less use everything up to `end`."""
+        """Remove a user from each node up to `end`."""
         for node in end.up_to():
             self._kv.leave(node)
 
     def idle(self, end: Node) -> int:
-        """Return how many blocks up to `end` no sequence uses."""
+        """Return the number of blocks up to `end` that no sequence uses."""
         return sum(self._kv.idle_in(node) for node in end.up_to())
 
     def insert(self, ids: NDArray[np.int32], table: BlockIds) -> BlockIds:
-        """Cache the whole blocks of `ids`, those of `table`; return those cached before.
+        """Cache the whole blocks of `ids` from `table`; return the blocks that were cached before.
 
-        For what the tree already has it keeps its own blocks.
+        The tree keeps its own blocks for ids that it already contains.
         """
         whole, data = self._whole(ids)
         use = next(self._uses)
@@ -149,9 +150,9 @@ class PrefixCache:
         return self._blocks_of(path, last, use)
 
     def end_of(self, prompt: NDArray[np.int32]) -> Node | None:
-        """Return where the whole blocks of `prompt` end, if nothing cached follows there.
+        """Return the last node of the whole blocks of `prompt`, if it has no children.
 
-        None: what follows `prompt` may be what followed it before, so its ids must be made.
+        Returns None otherwise: the output may equal a cached continuation, so its ids are needed.
         """
         whole, data = self._whole(prompt)
         path, blocks, last = self._descend(self._root, whole, data, read=False)
@@ -160,15 +161,15 @@ class PrefixCache:
         return self.childless(path[-1])
 
     def childless(self, node: Node) -> Node | None:
-        """Return `node` if nothing cached follows it."""
+        """Return `node` if it has no children, otherwise None."""
         return None if node.children or node.unread_child else node
 
     def insert_unread(
         self, end: Node, tail: NDArray[np.int32], output: OutputTokens, blocks: int
     ) -> None:
-        """Cache `blocks` free blocks behind `end`, of an output whose prompt ends in `tail`.
+        """Cache `blocks` free blocks below `end` for an output without computed ids.
 
-        `tail` are the ids behind the prompt's last whole block.
+        `tail` is the ids of the prompt after its last whole block.
         """
         use = next(self._uses)
         self._touch(end, use)
@@ -183,16 +184,16 @@ class PrefixCache:
         self._note_leaf(child, use)
 
     def evict(self, blocks: int) -> None:
-        """Free up to `blocks` blocks that no sequence uses, least recently used first.
+        """Free up to `blocks` unused blocks, least recently used first.
 
-        What a sequence uses counts as used now, so that it is not looked at again and again.
+        A leaf in use counts as used now, so that later evictions do not check it again.
         """
         busy = []
         while blocks > 0 and self._leaves:
             used, order, node = self._leaves[0]
             if node.children or node.unread_child or node.parent is None:
                 heapq.heappop(self._leaves)
-            elif node.used != used:  # used since it was noted: note it anew
+            elif node.used != used:  # outdated entry: the node was used since
                 heapq.heapreplace(self._leaves, (node.used, order, node))
             elif (idle := self._kv.idle_tail(node, blocks)) == 0:
                 heapq.heappop(self._leaves)
@@ -205,17 +206,17 @@ class PrefixCache:
             heapq.heappush(self._leaves, (node.used, order, node))
 
     def clear(self) -> None:
-        """Forget everything; blocks that sequences still use stay theirs."""
+        """Remove all entries. Sequences keep the blocks that they use."""
         self._kv.forget_cached(self._nodes())
         self._root = self._new_root()
         self._leaves.clear()
 
     def blocks(self) -> BlockIds:
-        """Return all named blocks of the tree, in no order."""
+        """Return all named blocks of the tree, in any order."""
         return np.concatenate([n.blocks for n in self._nodes() if n.blocks is not None])
 
     def table(self, end: Node) -> BlockIds:
-        """Return the blocks up to `end`, named."""
+        """Return the blocks up to `end`. Counted blocks become named."""
         return np.concatenate([NO_BLOCKS, *map(self._named, end.up_to()[::-1])])
 
     def _nodes(self) -> Iterator[Node]:
@@ -230,10 +231,10 @@ class PrefixCache:
     def _descend(
         self, start: Node, blocks: int, data: bytes, *, read: bool = True
     ) -> tuple[list[Node], int, int]:
-        """Walk down from `start` along the first `blocks` blocks of `data`, as far as they match.
+        """Follow the first `blocks` blocks of `data` from `start` as far as they match.
 
-        Return the nodes from `start` on, the blocks that matched below it, and how many blocks of
-        the last node are on the path. `read` makes the ids of an unread output, which may match.
+        Return (nodes from `start`, matched blocks below `start`, matched blocks of the last node).
+        With `read`, compute the ids of unread outputs, which may match.
         """
         node, path, at, last = start, [start], 0, start.length
         while at < blocks and last == node.length:
@@ -249,7 +250,7 @@ class PrefixCache:
         return path, at, last
 
     def _blocks_of(self, path: list[Node], last: int, use: int) -> BlockIds:
-        """Return the blocks of `path`, named, `last` of its last node, and note their use."""
+        """Return the named blocks of `path` (`last` of the last node), and mark them as used."""
         for node in path:
             node.used = use
         blocks = [self._named(node) for node in path]
@@ -257,10 +258,10 @@ class PrefixCache:
         return np.concatenate(blocks)
 
     def _read(self, node: Node) -> None:
-        """Make the ids of an unread output and store them in named blocks."""
+        """Compute the ids of an unread output and store them in named blocks."""
         unread, parent = node.unread, node.parent
-        assert unread is not None  # noqa: S101  only such a node is passed
-        assert parent is not None  # noqa: S101  nor is it the root
+        assert unread is not None  # noqa: S101  callers pass only unread nodes
+        assert parent is not None  # noqa: S101  an unread node is never the root
         blocks = self._kv.name_run(node)
         table = np.concatenate([self.table(parent), blocks])
         output, contents = unread.output, self._contents
@@ -274,7 +275,7 @@ class PrefixCache:
         parent.children[self._block(node.ids, 0)] = node
 
     def _named(self, node: Node) -> BlockIds:
-        """Return the blocks of a node whose ids are known; a counted one is stored now."""
+        """Return the blocks of a node with ids. The ids of a counted node are stored now."""
         if node.blocks is None:
             blocks = self._kv.name_run(node)
             self._contents.write(blocks, 0, np.frombuffer(node.ids, np.int32))
@@ -283,7 +284,7 @@ class PrefixCache:
         return node.blocks
 
     def _touch(self, end: Node, use: int) -> None:
-        """Note that everything up to `end` was used."""
+        """Mark all nodes up to `end` as used."""
         for node in end.up_to():
             node.used = use
 
@@ -293,7 +294,7 @@ class PrefixCache:
         return root
 
     def _whole(self, ids: NDArray[np.int32]) -> tuple[int, bytes]:
-        """Return how many whole blocks `ids` fill, and the bytes of those."""
+        """Return the number of whole blocks in `ids`, and their bytes."""
         whole = len(ids) // self._block_size
         return whole, ids[: whole * self._block_size].tobytes()
 
@@ -301,7 +302,7 @@ class PrefixCache:
         return data[number * self._block_bytes : (number + 1) * self._block_bytes]
 
     def _common(self, known: bytes, data: bytes, at: int) -> int:
-        """Return how many blocks `known` has in common with `data` from its block `at` on."""
+        """Return the number of leading blocks that `known` shares with `data` from block `at`."""
         start = at * self._block_bytes
         length = min(len(known), len(data) - start)
         ours = np.frombuffer(known, np.int32, length // 4)
@@ -310,7 +311,7 @@ class PrefixCache:
         return tokens // self._block_size
 
     def _add(self, parent: Node, ids: bytes, use: int) -> Node:
-        """Add a run of blocks with `ids`, only counted yet, below `parent`, and return it."""
+        """Add a counted run of blocks with `ids` below `parent`, and return it."""
         node = Node(ids, len(ids) // self._block_bytes, parent)
         parent.children[self._block(ids, 0)] = node
         self._note_leaf(node, use)
@@ -321,7 +322,7 @@ class PrefixCache:
         heapq.heappush(self._leaves, (use, next(self._order), node))
 
     def _split(self, node: Node, at: int) -> Node:
-        """Cut `node` after `at` blocks; return the upper part, whose child is the rest."""
+        """Split `node` after `at` blocks; return the upper part, whose child is the rest."""
         parent = node.parent
         assert parent is not None  # noqa: S101  the root has no blocks, so it is never split
         cut = at * self._block_bytes
@@ -343,7 +344,7 @@ class PrefixCache:
             self._take_out(node)
 
     def _take_out(self, node: Node) -> None:
-        """Remove a leaf; its parent may become one."""
+        """Remove a leaf. Its parent may become a leaf."""
         parent, node.parent = node.parent, None
         assert parent is not None  # noqa: S101  only nodes below the root are leaves
         if node.unread:

@@ -1,11 +1,11 @@
-"""Which sequences run in the next step, and how much of each: admission, chunks, preemption.
+"""The scheduler: admission, prompt chunks and preemption of sequences in each step.
 
 waiting ──admit──▶ prefilling ──prompt done──▶ decoding ──▶ finished
    ▲                    │                       │   ▲
    ├──────preempted─────┴───────────────────────┘   │     (blocks freed, recomputed later)
-   └──────preempted: KV in the host's memory ───────┘     (copied out and back: `swap`)
+   └──────preempted: KV in host memory ─────────────┘     (copied out and back: `swap`)
 
-A sequence whose client has gone leaves from any of the three.
+A sequence can be cancelled in each of the first three states.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from harness.adapters.embedded.engine.draft_batch import DraftBatch
 from harness.adapters.embedded.engine.sequence import Sequence
 from harness.adapters.embedded.engine.sequence_blocks import SequenceBlocks
 
-# Blocks that an admission leaves free while others run, so that they can grow before another
-# preemption; the share is vLLM's old default.
+# An admission leaves this share of blocks free for running sequences, so that their growth does not
+# cause a preemption immediately. The share is vLLM's former default.
 _WATERMARK_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledStep:
-    """One step's work: prompt chunks, and whether the decoding sequences take part."""
+    """The work of one step: prompt chunks, and whether the decoding sequences decode."""
 
     chunks: list[tuple[Sequence, int]]  # (sequence, prompt tokens computed in this step)
     decode: bool
-    moved_tokens: int = 0  # whose KV is copied to or from the host's memory before it
+    moved_tokens: int = 0  # tokens whose KV is swapped before the step
 
 
 @dataclass(slots=True)
 class SchedulerCounts:
-    """Running totals of what the scheduler did."""
+    """Running totals of the scheduler."""
 
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
     preemptions: int = 0
-    swapped_tokens: int = 0  # to the host
+    swapped_tokens: int = 0  # copied to host memory
     late_admissions: int = 0
     peak_running: int = 0
 
 
 def _batch(config: EngineConfig) -> DecodeBatch[Any]:
-    """Return the empty batch of what decodes."""
+    """Return an empty batch for decoding sequences."""
     if config.speculation is None:
         return UniformBatch(config.block_size)
     return DraftBatch(config.running_limit, config.block_size, config.speculation)
 
 
 class Scheduler:
-    """Queues and KV blocks of one engine. Knows nothing of time."""
+    """The queues and KV blocks of one engine, independent of time."""
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
@@ -67,16 +67,16 @@ class Scheduler:
         self.counts = SchedulerCounts()
         self._running_limit = config.running_limit
         self._watermark = int(_WATERMARK_SHARE * config.num_blocks)
-        self._batch_places = 0  # sequences that a static batch may still take in
-        self._newest_at_start_ns = 0  # the youngest that waited when the engine last ceased to idle
+        self._batch_places = 0  # free places in the current static batch
+        self._newest_at_start_ns = 0  # newest waiting request when work last started
 
     @property
     def running(self) -> int:
-        """Sequences that have blocks."""
+        """The number of sequences with blocks."""
         return len(self.prefilling) + len(self.decoding)
 
     def next_step(self, log_position: int) -> ScheduledStep:
-        """Return the next step's work; `log_position` counts the decode steps before it."""
+        """Return the work of the next step. `log_position` counts the earlier decode steps."""
         if self._decodes_undisturbed():
             return ScheduledStep([], decode=True)
         moved = self._preempt(log_position)
@@ -100,26 +100,26 @@ class Scheduler:
         )
 
     def _decodes_undisturbed(self) -> bool:
-        """Whether all that runs decodes, nothing waits, and blocks cannot run short in one step."""
+        """Return whether all sequences decode and one step cannot run out of blocks."""
         if self.waiting or self.prefilling or not self.decoding.sequences:
             return False
-        each = 1 + self.config.blocks_for(self.config.queries)  # more than one may ever miss
+        each = 1 + self.config.blocks_for(self.config.queries)  # upper limit per sequence
         return len(self.decoding.sequences) * each <= self.kv.available
 
     def finish_prefill(self, sequence: Sequence) -> None:
-        """Store what a finished prefill computed, and cache its whole blocks."""
+        """Store the KV of a finished prefill, and cache its whole blocks."""
         self.prefilling.remove(sequence)
         self.blocks.store_prefill(sequence)
 
     def start_decoding(self, sequence: Sequence, log_position: int) -> None:
-        """Move a sequence whose prompt is computed to the decoding ones."""
+        """Move a sequence with a computed prompt to the decoding batch."""
         self.decoding.add(sequence, log_position)
 
     def cancel(self, sequence: Sequence, log_position: int) -> None:
-        """Remove an unfinished sequence, wherever it is, and free its blocks.
+        """Remove an unfinished sequence in any state, and free its blocks.
 
-        What a decoding one has computed stays in the prefix cache, as when it finishes; of a
-        prefill under way nothing is stored yet.
+        The KV of a decoding sequence stays in the prefix cache, as after a normal end. A prefill in
+        progress leaves nothing in the cache.
         """
         if sequence in self.waiting:
             self._leave_queue(sequence)
@@ -131,9 +131,9 @@ class Scheduler:
             self.blocks.finish(sequence)
 
     def grow(self, progress: Progress, steps: int) -> int:
-        """Give every decoding sequence the blocks for `steps` steps; return the steps.
+        """Give every decoding sequence the blocks for up to `steps` steps.
 
-        Where blocks are short they are fewer, but at least one.
+        Returns the number of steps that fit in the available blocks, at least one.
         """
         count = self.decoding.missing_blocks(progress.tokens_needed(steps))
         if count > self.kv.available:
@@ -143,7 +143,7 @@ class Scheduler:
         return steps
 
     def _steps_that_fit(self, progress: Progress, steps: int) -> int:
-        low, high = 1, steps - 1  # more steps never need fewer tokens
+        low, high = 1, steps - 1  # more steps never need fewer blocks
         while low < high:
             middle = (low + high + 1) // 2
             fits = self.decoding.missing_blocks(progress.tokens_needed(middle)) <= self.kv.available
@@ -151,7 +151,7 @@ class Scheduler:
         return low
 
     def _give(self, count: int) -> None:
-        """Reserve for the decoding sequences the `count` blocks that they were found to miss."""
+        """Reserve `count` blocks, the result of `missing_blocks`, for the decoding sequences."""
         if count:
             self.blocks.reserve(count)
             self.decoding.add_blocks()
@@ -174,7 +174,7 @@ class Scheduler:
         return self._batch_places > 0 or self.waiting[0].preemptions > 0
 
     def _admit(self) -> Sequence | None:
-        """Move the head of the queue to the prefilling ones; None: too few blocks are free."""
+        """Start the prefill of the first waiting sequence; return None if blocks are missing."""
         sequence = self.waiting[0]
         cached = self.blocks.reserve_prefill(sequence, self._spared)
         if cached is None:
@@ -188,15 +188,15 @@ class Scheduler:
 
     @property
     def _spared(self) -> int:
-        """Free blocks that an admission leaves for those that run."""
+        """Free blocks that an admission leaves for running sequences."""
         return self._watermark if self.running else 0
 
     def _leave_queue(self, sequence: Sequence) -> None:
-        """Remove `sequence` from the queue, and its place in a static batch that it was to join."""
+        """Remove `sequence` from the queue, and its place in the current static batch."""
         newcomers = [one for one in self.waiting if one.preemptions == 0]
         self._batch_places -= sequence in newcomers[: self._batch_places]
         self.waiting.remove(sequence)
-        self.blocks.exhausted = False  # the new head of the queue may need less
+        self.blocks.exhausted = False  # the new first sequence may need fewer blocks
 
     def _count_admission(self, sequence: Sequence) -> None:
         counts = self.counts
@@ -209,9 +209,9 @@ class Scheduler:
             self._batch_places -= 1
 
     def _swap_in(self, log_position: int) -> int:
-        """Let sequences from the host's memory decode on; return the tokens copied for it.
+        """Resume swapped sequences; return the tokens copied from host memory.
 
-        What is still in the prefix cache need not be copied.
+        Tokens that are still in the prefix cache are not copied.
         """
         moved = 0
         while self._may_admit() and (host_ids := self.waiting[0].host_ids) is not None:
@@ -231,9 +231,9 @@ class Scheduler:
         return moved
 
     def _preempt(self, log_position: int) -> int:
-        """Preempt the sequences admitted last until all others have blocks for one more step.
+        """Preempt the last admitted sequences until the others have blocks for one more step.
 
-        Returns the tokens whose KV is copied to the host for it.
+        Returns the tokens whose KV is copied to host memory.
         """
         moved = 0
         while len(self.decoding):

@@ -1,4 +1,4 @@
-"""One request inside the engine, from arrival to its last token."""
+"""A request inside the engine, from arrival to its last token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Sequence:
 
     prompt ids │ output ids
     ───────────┼─────────────┬───┐
-               │ in the KV   │ ? │   the newest token enters the KV in the step after it
+               │ in the KV   │ – │   the newest token enters the KV in the next step
     """
 
     __slots__ = (
@@ -54,52 +54,53 @@ class Sequence:
     ) -> None:
         self.prompt_ids = prompt_ids
         self.output = OutputTokens(len(prompt_ids), requested_tokens)
-        self.output_read = output_read  # somebody will look at its ids
+        self.output_read = output_read  # a client reads the ids of the output
         self.requested_tokens = requested_tokens
         self.arrival_ns = arrival_ns
         self.table: BlockIds = NO_BLOCKS
         self.blocks = 0  # blocks of the table in use, from its start
-        # `counted`: it has no table, which takes a reader to be needed. Its first `prefix_blocks`
-        # blocks are those up to the node `prefix_end` of the prefix cache, the others reserved.
+        # `counted`: without block table, because no client reads the output. The first
+        # `prefix_blocks` blocks are in the prefix cache up to node `prefix_end`; the others are
+        # reserved.
         self.counted = False
         self.prefix_end: Node | None = None
         self.prefix_blocks = 0
-        self.reserved_blocks = 0  # beside `blocks`, by a decoding batch
-        self.cached_tokens: int | None = None  # found in the prefix cache when first admitted
-        self.prefill_start = 0  # tokens that this prefill found in the prefix cache
-        self.computed_tokens = 0  # of the prefill target, so far
+        self.reserved_blocks = 0  # in addition to `blocks`, reserved by a decoding batch
+        self.cached_tokens: int | None = None  # prefix cache hits at the first admission
+        self.prefill_start = 0  # prefix cache hits of the current prefill
+        self.computed_tokens = 0  # computed part of `target_tokens`, with cached tokens
         self.generated_tokens = 0
         self.preemptions = 0
-        self.started_ns: int | None = None  # when its first step began
-        self.host_ids: NDArray[np.int32] | None = None  # its KV, while that is in the host's memory
-        # Each prefill, first or repeated, gives one token; None: swapped in, which gives none.
+        self.started_ns: int | None = None  # start of its first step
+        self.host_ids: NDArray[np.int32] | None = None  # its KV while it is in host memory
+        # The end of each prefill, which gives one token. None is a swap-in, which gives no token.
         self.prefill_ends_ns: list[int | None] = []
-        self.spans: list[tuple[int, int]] = []  # decode steps after each of those, log positions
+        self.spans: list[tuple[int, int]] = []  # decode steps after each entry, as log positions
         self.finished_ns: int | None = None
 
     @property
     def output_ids(self) -> NDArray[np.int32]:
-        """The ids of the output, shape (requested_tokens,); those not made yet mean nothing."""
+        """The ids of the output, shape (requested_tokens,). Ids that are not computed are 0."""
         return self.output.ids
 
     @property
     def total_tokens(self) -> int:
-        """Prompt and output at their full length."""
+        """The number of prompt and requested output tokens."""
         return len(self.prompt_ids) + self.requested_tokens
 
     @property
     def target_tokens(self) -> int:
-        """Tokens that prefill computes before it can sample: after a preemption the output too."""
+        """Tokens of a complete prefill: the prompt, and after a preemption the output so far."""
         return len(self.prompt_ids) + self.generated_tokens
 
     @property
     def decode_steps(self) -> int:
-        """Decode steps that this sequence took part in, up to the last time it was looked at."""
+        """The number of decode steps of this sequence, as of the last sync of its batch."""
         return sum(last - first for first, last in self.spans)
 
     @property
     def key(self) -> np.uint64:
-        """What the acceptance of its drafts depends on: its prompt, whatever the schedule."""
+        """A hash of the prompt that determines which drafts are accepted in any schedule."""
         length = np.uint64(len(self.prompt_ids))
         weights = np.arange(1, 1 + min(64, len(self.prompt_ids)), dtype=np.uint64)
         tail = self.prompt_ids[-64:].astype(np.uint64)
@@ -112,17 +113,17 @@ class Sequence:
         return np.concatenate([self.prompt_ids, self.output_ids[: self.output.known_tokens]])
 
     def write_known(self, contents: KvContents, start: int) -> None:
-        """Store the ids known from position `start` on; those before it are in cached blocks."""
+        """Store the known ids from position `start`. Cached blocks contain the earlier ids."""
         contents.write(self.table, start, self.known_ids()[start:])
         self.output.written_tokens = self.output.known_tokens
 
     def make_output(self, contents: KvContents) -> None:
-        """Make the id of every generated token, and store in the KV all but the newest."""
+        """Compute the ids of all generated tokens, and store all but the newest in the KV."""
         self.make_output_ids(contents)
         self.output.write(contents, self.table, self.generated_tokens - 1)
 
     def make_output_ids(self, contents: KvContents) -> None:
-        """Make the id of every generated token."""
+        """Compute the ids of all generated tokens."""
         self.output.make_ids(contents, self.table, self.generated_tokens)
 
     def token_events(
@@ -144,14 +145,14 @@ class Sequence:
                 events[at : at + steps, 1] = self.verify_tokens(speculation, verified, steps)
             at, verified = at + steps, verified + steps
         tokens = int(events[:, 1].sum()) if speculation else at
-        if tokens > self.generated_tokens:  # the last draft reached past the end of the output
+        if tokens > self.generated_tokens:  # the last step accepted more than the output needs
             events[-1, 1] -= tokens - self.generated_tokens
         return events
 
     def verify_tokens(
         self, speculation: SpeculativeConfig, first: int, steps: int
     ) -> NDArray[np.int64]:
-        """Return the tokens of this sequence's verify steps `first`…, shape (steps,)."""
+        """Return the tokens of `steps` verify steps from step `first`, shape (steps,)."""
         keys = np.array([self.key], dtype=np.uint64)
         tokens = tokens_per_step(speculation, keys, np.array([first], dtype=np.int64), steps)
         return tokens.reshape(steps)

@@ -1,8 +1,8 @@
 """The blocks of each sequence, from its admission until they are freed.
 
-A sequence whose output somebody reads has a block table. Any other is `counted`: its cached prefix
-ends at a node of the prefix cache, and its other blocks are reserved without a number. It gets a
-table when something is to be read after all.
+A sequence whose output a client reads has a block table. Any other sequence is `counted`: its
+cached prefix ends at a node of the prefix cache, and its other blocks are reserved without a
+number. It gets a block table when its content must be read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.adapters.embedded.engine.sequence import Sequence
 
 
 class SequenceBlocks:
-    """Allocates the blocks of sequences and frees them; whole ones stay in the prefix cache."""
+    """The allocator of blocks for sequences. Whole blocks stay in the prefix cache."""
 
     def __init__(self, config: EngineConfig) -> None:
         region = None if config.paged_kv else config.blocks_for(config.max_model_len)
@@ -26,14 +26,14 @@ class SequenceBlocks:
         self.contents = KvContents(self.kv, config.block_size)
         caching = config.prefix_caching and config.paged_kv
         self.cache = PrefixCache(self.kv, self.contents) if caching else None
-        self.exhausted = False  # a sequence was refused, and nothing has been freed since
+        self.exhausted = False  # a sequence was refused, and no block has been freed since
         self._config = config
 
     def reserve_prefill(self, sequence: Sequence, spared: int) -> int | None:
-        """Set up the blocks of a prefill and return how many are cached; None: too few are free.
+        """Reserve the blocks of a prefill; return the cached blocks, or None if blocks are missing.
 
-        `spared` free blocks are left for others. A sequence without a reader gets no table, as long
-        as its prefix is whole nodes of the cache. The last token is always computed.
+        Leaves `spared` blocks free. A sequence whose output is not read gets no block table if its
+        prefix ends at the end of a node. The last token is always computed.
         """
         if not sequence.output_read and self._config.paged_kv:
             if self.cache is None:
@@ -43,7 +43,7 @@ class SequenceBlocks:
         return self.reserve_table(sequence, sequence.target_tokens, spared)
 
     def reserve_table(self, sequence: Sequence, tokens: int, spared: int) -> int | None:
-        """As `reserve_prefill`, with a block table, for `tokens` tokens."""
+        """Reserve blocks for `tokens` tokens as `reserve_prefill` does, with a block table."""
         if not self._config.paged_kv:
             return self._reserve_region(sequence)
         ids = sequence.known_ids()[:-1]
@@ -62,13 +62,13 @@ class SequenceBlocks:
         return len(cached)
 
     def reserve(self, count: int) -> None:
-        """Reserve `count` of the available blocks, evicting cached ones as needed."""
+        """Reserve `count` available blocks. Evict cached blocks if necessary."""
         if self.cache is not None and count > self.kv.free:
             self.cache.evict(count - self.kv.free)
         self.kv.reserve(count)
 
     def store_prefill(self, sequence: Sequence) -> None:
-        """Store what a finished prefill computed, and cache its whole blocks."""
+        """Store the KV of a finished prefill, and cache its whole blocks."""
         if sequence.counted:
             if self._extend(sequence):
                 return
@@ -78,7 +78,7 @@ class SequenceBlocks:
             self._use_cached(sequence, self.cache.insert(sequence.known_ids(), sequence.table))
 
     def name(self, sequence: Sequence) -> None:
-        """Name the counted blocks of `sequence`, whose prefill is done, to read and write them."""
+        """Name the counted blocks of `sequence` after its prefill, to read and write them."""
         if sequence.counted:
             start = sequence.prefix_blocks * self._config.block_size
             self._lay_out(sequence)
@@ -89,7 +89,7 @@ class SequenceBlocks:
             sequence.blocks, sequence.reserved_blocks = end, 0
 
     def finish(self, sequence: Sequence) -> None:
-        """Free the blocks of a finished sequence; whole ones stay in the prefix cache."""
+        """Free the blocks of a finished sequence. Whole blocks stay in the prefix cache."""
         if not sequence.output_read and not sequence.output.known_tokens:
             self._finish_unread(sequence)
         else:
@@ -115,7 +115,7 @@ class SequenceBlocks:
         self.free(sequence)
 
     def _finish_unread(self, sequence: Sequence) -> None:
-        """As `finish`, without making the ids of an output that nobody may ever look at."""
+        """Free the blocks as `finish` does, without computing the ids of the output."""
         if self.cache is None:
             self.free(sequence)
             return
@@ -141,7 +141,7 @@ class SequenceBlocks:
     def _reserve_counted(
         self, sequence: Sequence, end: Node | None, cached: int, spared: int
     ) -> int | None:
-        """Set up a prefill without a block table behind `end`, where `cached` blocks end."""
+        """Reserve a prefill without block table after node `end`, which ends `cached` blocks."""
         missing = self._config.blocks_for(sequence.target_tokens) - cached
         spare = self.kv.available - missing - spared
         if spare < cached and spare < self._idle(end):
@@ -158,13 +158,13 @@ class SequenceBlocks:
         return 0 if end is None or self.cache is None else self.cache.idle(end)
 
     def _leave(self, sequence: Sequence) -> None:
-        """Let a counted sequence be counted no more, nor use its cached prefix."""
+        """End the counted state of a sequence and the use of its cached prefix."""
         if sequence.prefix_end is not None and self.cache is not None:
             self.cache.leave(sequence.prefix_end)
         sequence.counted, sequence.prefix_end, sequence.prefix_blocks = False, None, 0
 
     def _extend(self, sequence: Sequence) -> bool:
-        """Cache what a counted sequence computed; False where that takes a table."""
+        """Cache the KV of a counted sequence; return False if that needs a block table."""
         if sequence.prefix_end is None or self.cache is None:
             return True
         ids = sequence.known_ids()
@@ -173,16 +173,16 @@ class SequenceBlocks:
             return False
         sequence.prefix_end, twice = found
         sequence.prefix_blocks = len(ids) // self._config.block_size
-        if twice:  # another sequence has computed the same prompt meanwhile
+        if twice:  # another sequence computed the same prompt at the same time
             self.kv.cancel(twice)
             self.exhausted = False
         return True
 
     def _use_cached(self, sequence: Sequence, known: BlockIds) -> None:
-        """Replace blocks that `sequence` computed by those cached with the same tokens, `known`.
+        """Replace blocks of `sequence` by the cached blocks with the same tokens, `known`.
 
-        Another sequence may have computed the same prompt meanwhile. Kept twice, the cache's own
-        copy would count as evictable while blocks after it are in use.
+        Another sequence may have computed the same prompt at the same time. With two copies, the
+        cached copy would be evictable while later blocks are in use.
         """
         first = sequence.prefill_start // self._config.block_size
         if len(known) <= first:
@@ -196,7 +196,7 @@ class SequenceBlocks:
             self.exhausted = False
 
     def _lay_out(self, sequence: Sequence) -> None:
-        """Give a counted sequence a block table, over the same blocks."""
+        """Give a counted sequence a block table for its blocks."""
         table, cached = self._new_table(sequence), sequence.prefix_blocks
         if sequence.prefix_end is not None and self.cache is not None:
             table[:cached] = self.cache.table(sequence.prefix_end)

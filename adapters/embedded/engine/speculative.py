@@ -1,10 +1,11 @@
-"""Speculative decoding as an acceptance model: how many tokens a verify step gives.
+"""The acceptance model of speculative decoding, which gives the tokens of a verify step.
 
-A step verifies `k` draft tokens and always gives one token of the target model's own. Each draft
-token is accepted with probability α if all before it were: a chain gives (1−α^(k+1))/(1−α) tokens
-a step on average (Leviathan et al. 2023, arXiv 2211.17192). In a tree each node has b children,
-one of which is accepted with β = 1−(1−α)^b, over d levels: (1−β^(d+1))/(1−β) tokens, for
-b + b² + … + b^d drafted. The rates are assumptions, and every report that uses them states it.
+A step verifies `k` draft tokens and also gives one token of the target model. A draft token is
+accepted with probability α if all earlier ones were accepted, so a chain gives (1−α^(k+1))/(1−α)
+tokens per step on average (Leviathan et al. 2023, arXiv 2211.17192). In a tree each node has b
+children, and one of them is accepted with probability β = 1−(1−α)^b. A tree of d levels gives
+(1−β^(d+1))/(1−β) tokens and drafts b + b² + … + b^d. The acceptance rates are assumptions, and
+every report that uses them states this.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculativeConfig:
-    """A draft of `draft_tokens` a step, each accepted with probability `acceptance` (assumed).
+    """The draft of each step: `draft_tokens` tokens with acceptance rate `acceptance` (assumed).
 
-    With `branches` 1 they are a chain. Else a tree: each node has so many children, over `depth`
-    levels, and `draft_tokens` are all its nodes.
+    With `branches` 1 the draft is a chain. Otherwise it is a tree of `depth` levels, each node has
+    `branches` children, and `draft_tokens` is the number of all nodes.
     """
 
     method: str  # ngram | draft | eagle | eagle3
     draft_tokens: int
     acceptance: float
     branches: int = 1
-    depth: int | None = None  # None: as deep as there are tokens, a chain
+    depth: int | None = None  # None: a chain
 
     @classmethod
     def of(
@@ -46,7 +47,10 @@ class SpeculativeConfig:
         tree: tuple[int, int] | None = None,
         acceptance: float | None = None,
     ) -> SpeculativeConfig:
-        """Return drafts of `tokens`, or of a `tree` of (branches, depth); None: the default."""
+        """Return a configuration with `tokens` draft tokens or a `tree` of (branches, depth).
+
+        None selects the default.
+        """
         branches, depth = tree or (1, None)
         return cls(
             method=method,
@@ -58,23 +62,23 @@ class SpeculativeConfig:
 
     @property
     def longest(self) -> int:
-        """Draft tokens that one step can accept at most."""
+        """The maximum number of accepted draft tokens per step."""
         return self.draft_tokens if self.depth is None else self.depth
 
     @property
     def level_acceptance(self) -> float:
-        """Chance that one of the branches of an accepted node is accepted: 1 − (1 − α)^b."""
+        """The probability that one child of an accepted node is accepted: 1 − (1 − α)^b."""
         return 1.0 - (1.0 - self.acceptance) ** self.branches
 
     @property
     def mean_tokens_per_step(self) -> float:
-        """Expected output tokens of a verify step, between 1 and `longest` + 1."""
+        """The expected output tokens of a verify step, between 1 and `longest` + 1."""
         beta, depth = self.level_acceptance, self.longest
         return float(depth + 1) if beta == 1 else (1 - beta ** (depth + 1)) / (1 - beta)
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return one well-spread 64-bit word for each of `values` (the finalizer of splitmix64)."""
+    """Return a 64-bit hash of each of `values` (the finalizer of splitmix64)."""
     mixed = values ^ (values >> np.uint64(30))
     mixed *= np.uint64(_FIRST_FACTOR)
     mixed ^= mixed >> np.uint64(27)
@@ -91,17 +95,17 @@ def mixed_word(value: int) -> int:
 
 
 def tree_tokens(branches: int, depth: int) -> int:
-    """Return the nodes below the root of a tree: what it drafts."""
+    """Return the number of nodes of a draft tree, without the root."""
     return sum(branches**level for level in range(1, depth + 1))
 
 
 def tokens_per_step(
     speculation: SpeculativeConfig, keys: NDArray[np.uint64], first: NDArray[np.int64], steps: int
 ) -> NDArray[np.int64]:
-    """Return the tokens that each of `steps` verify steps gives, shape (sequences, steps).
+    """Return the tokens of each of `steps` verify steps, shape (sequences, steps).
 
-    The draw depends on the sequence's key and the number of the step within the sequence alone,
-    so that no schedule and no other sequence changes it. `keys`, `first`: shape (sequences,).
+    The draw depends only on the key of the sequence and the number of the step in the sequence, so
+    the schedule and other sequences do not change it. `keys`, `first`: shape (sequences,).
     """
     number = first[:, None].astype(np.uint64) + np.arange(1, steps + 1, dtype=np.uint64)
     words = mix((keys[:, None] + number * _GOLDEN).astype(np.uint64))

@@ -1,4 +1,4 @@
-"""The embedded engine as an OpenAI-compatible server, in real time."""
+"""The embedded engine as an OpenAI-compatible HTTP server in real time."""
 
 from harness.adapters.embedded.server.server import serve
 

@@ -1,8 +1,8 @@
-"""The routes of the OpenAI-compatible server: HTTP on one side, the real-time engine on the other.
+"""The HTTP routes of the OpenAI-compatible server in front of the real-time engine.
 
-Events are written straight to their connection when a step ends, without waking a task for each: at
-100 streams that keeps the last one from being late. What a client does not read waits in memory, at
-most one response for each connection.
+When a step ends, events are written directly to their connections, without a task for each. With
+100 streams this keeps the last one on time. Unread data stays in memory, at most one response for
+each connection.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Ended = asyncio.Future[Sequence | None]  # None: the engine stopped before the 
 
 
 class _WholeBody:
-    """Waits for the end of an output that is sent at once."""
+    """The listener for a response that is sent as a whole."""
 
     def __init__(self) -> None:
         self.ended: _Ended = asyncio.get_running_loop().create_future()
@@ -42,7 +42,7 @@ class _WholeBody:
     def prepare(
         self,
         sequence: Sequence,
-        sent_tokens: int,  # noqa: ARG002 - a Listener; nothing is sent before the end
+        sent_tokens: int,  # noqa: ARG002 - required by Listener
     ) -> Callable[[], None]:
         return partial(self._end, sequence) if sequence.finished_ns is not None else _do_nothing
 
@@ -50,12 +50,12 @@ class _WholeBody:
         self._end(None)
 
     def _end(self, sequence: Sequence | None) -> None:
-        if not self.ended.done():  # else the client has gone
+        if not self.ended.done():  # done: the client has disconnected
             self.ended.set_result(sequence)
 
 
 class _EventStream(_WholeBody):
-    """Sends the events of an output, those of a step in one write."""
+    """The listener for a stream of events. The events of one step are sent in one write."""
 
     def __init__(
         self, body: CompletionBody, transport: asyncio.Transport, *, chunked: bool
@@ -83,23 +83,23 @@ class _EventStream(_WholeBody):
 
 
 def _do_nothing() -> None:
-    """Do nothing: the output is not complete yet."""
+    """Do nothing, because the output is not complete yet."""
 
 
 class Api:
-    """The routes and their handlers. `version` names the engine, in responses too."""
+    """The routes and their handlers. `version` is the engine version in responses."""
 
     def __init__(
         self, engine: RealTimeEngine, model: ServedModel, metrics: MetricsPage, version: str
     ) -> None:
-        self.reads = Reads(engine)  # the code that opens connections lets it watch them
+        self.reads = Reads(engine)  # the server registers each new connection with it
         self._engine = engine
         self._model = model
         self._metrics = metrics
         self._version = version
 
     def application(self, most_body_bytes: int) -> web.Application:
-        """Return the application, which refuses bodies of `most_body_bytes` and more."""
+        """Return the application. It refuses bodies larger than `most_body_bytes`."""
 
         @web.middleware
         async def answering(request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -120,7 +120,7 @@ class Api:
         return application
 
     async def _answer(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Write every refusal as the API does; and let no step wait for any other request."""
+        """Handle a request, write errors in the form of the API, and end the engine's wait."""
         try:
             return await handler(request)
         except RequestError as error:
@@ -140,7 +140,7 @@ class Api:
         return await self._complete(request, chat=True)
 
     async def models(self, _: web.Request) -> web.Response:
-        """Return the one model that is served."""
+        """Return the served model."""
         model = {
             "id": self._model.name,
             "object": "model",
@@ -153,21 +153,21 @@ class Api:
         return web.json_response({"object": "list", "data": [model]})
 
     async def health(self, _: web.Request) -> web.Response:
-        """Return 200 while the engine steps."""
+        """Return 200 while the engine runs, 503 after it has stopped."""
         return web.Response(status=503 if self._engine.stopped else 200)
 
     async def version(self, _: web.Request) -> web.Response:
-        """Return what this is."""
+        """Return the version and kind of the engine."""
         kind = {"version": self._version, "engine": "embedded", "kind": "simulated"}
         return web.json_response(kind)
 
     async def metrics(self, _: web.Request) -> web.Response:
-        """Return the counters, for Prometheus."""
+        """Return the counters in the Prometheus format."""
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(text=self._metrics.text(), headers=headers)
 
     async def reset_prefix_cache(self, _: web.Request) -> web.Response:
-        """Make the prefix cache cold, which does not succeed while requests are in flight."""
+        """Clear the prefix cache; `success` is false while requests are in flight."""
         try:
             self._engine.reset()
         except EngineError:
@@ -176,7 +176,7 @@ class Api:
 
     async def _complete(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         data = await self._data(request)
-        arrived_ns = self.reads.last_ns(request.transport)  # parsing is not the engine's time
+        arrived_ns = self.reads.last_ns(request.transport)  # excludes parsing time
         completion = parse(data, self._model, chat=chat)
         body = CompletionBody(completion, self._model.name, f"{self._version}-simulated")
         if completion.stream:
@@ -189,7 +189,7 @@ class Api:
         return web.Response(body=body.whole(sequence), content_type="application/json")
 
     async def _data(self, request: web.Request) -> bytes:
-        """Return the decompressed body. Raises `RequestError` for one that is too large or odd."""
+        """Return the decompressed body. Raises `RequestError` if it is too large or invalid."""
         most_bytes = request.client_max_size
         if (request.content_length or 0) > most_bytes:
             raise RequestError(f"the body is larger than {most_bytes} bytes", status=413)
@@ -207,9 +207,9 @@ class Api:
             raise _stopped()
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
-        await response.write(b"")  # the headers; from here on the events go to the transport
+        await response.write(b"")  # sends the headers; events then go directly to the transport
         if request.transport is None:
-            raise ConnectionResetError("the client has gone")
+            raise ConnectionResetError("the client has disconnected")
         stream = _EventStream(body, request.transport, chunked=request.version >= HttpVersion11)
         await self._play(self._ticket(request, completion, stream, arrived_ns), stream.ended)
         return response
@@ -230,7 +230,7 @@ class Api:
         )
 
     async def _play(self, ticket: Ticket, ended: _Ended) -> None:
-        """Return when the output has ended; a client that goes away cancels this task."""
+        """Wait until the output has ended. A disconnect cancels this task."""
         try:
             self._engine.submit(ticket)
         except EngineError as error:
@@ -242,7 +242,7 @@ class Api:
 
 
 def _refusal(error: web.HTTPException) -> RequestError:
-    """Return the API's error for an unknown route or method, or too large a body."""
+    """Return the API's error for an unknown route or method, or a body that is too large."""
     unknown = error.status == web.HTTPNotFound.status_code
     kind = "NotFoundError" if unknown else "BadRequestError"
     allowed = error.headers.get("Allow")

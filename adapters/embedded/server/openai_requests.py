@@ -1,4 +1,4 @@
-"""Bodies of requests → `ServedRequest`. Refuses in the words of vLLM's API."""
+"""Parse and check request bodies. Errors have the wording of vLLM's API."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from harness.adapters.embedded.server.request_fields import check_fields, shown
 from harness.adapters.embedded.server.words import chat_ids, ids_of
 
 _DEFAULT_COMPLETION_TOKENS = 16  # vLLM's; a chat's output may fill the context
-_WINDOW_BITS = {"gzip": (31,), "x-gzip": (31,), "deflate": (15, -15)}  # deflate comes in two forms
+_WINDOW_BITS = {"gzip": (31,), "x-gzip": (31,), "deflate": (15, -15)}  # deflate has two formats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """The limits that requests are checked against."""
+    """The served model and its limits for requests."""
 
     name: str
-    max_model_len: int  # prompt and output together, in tokens
-    vocabulary: int  # ids lie below it
+    max_model_len: int  # prompt tokens plus output tokens
+    vocabulary: int  # exclusive upper limit of token ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedRequest:
-    """One request, checked."""
+    """A checked request."""
 
     chat: bool
     prompt_ids: NDArray[np.int32]
     output_tokens: int
     stream: bool
-    include_usage: bool  # at the end of a stream
-    continuous_usage: bool  # in every event of a stream too
-    token_ids: bool = False  # return those of the prompt and of the output
+    include_usage: bool  # usage at the end of the stream
+    continuous_usage: bool  # usage also in every event of the stream
+    token_ids: bool = False  # return the token ids of prompt and output
 
 
 def unpacked(body: bytes, coding: str, most_bytes: int) -> bytes:
-    """Return `body` decompressed, `most_bytes` at most. Raises `RequestError`."""
+    """Decompress `body` to at most `most_bytes`. Raises `RequestError`."""
     coding = coding.strip().lower()
     if coding in ("", "identity"):
         return body
     if coding not in _WINDOW_BITS:
-        message = f"Content-Encoding {coding!a} is not known; send it as gzip, deflate or plain"
+        message = f"unknown Content-Encoding {coding!a}; use gzip, deflate or no compression"
         raise RequestError(message, status=415)
     for bits in _WINDOW_BITS[coding]:
         unpacking = zlib.decompressobj(bits)
@@ -57,17 +57,17 @@ def unpacked(body: bytes, coding: str, most_bytes: int) -> bytes:
         if len(data) > most_bytes:
             raise RequestError(f"the body is larger than {most_bytes} bytes", status=413)
         if not unpacking.eof:
-            raise RequestError(f"the body ends inside its {coding}")
+            raise RequestError(f"the {coding} body is incomplete")
         return data
-    raise RequestError(f"the body is no {coding}, as its Content-Encoding says")
+    raise RequestError(f"the body is not valid {coding}, but Content-Encoding is {coding}")
 
 
 def parse(body: bytes, model: ServedModel, *, chat: bool) -> ServedRequest:
     """Return the request in `body`. Raises `RequestError`.
 
-    Fields that are not known here are ignored, as vLLM does; those that are known and cannot be
-    honoured are refused. Every output has the requested length: the engine has no end-of-text
-    token, with or without `ignore_eos`.
+    Unknown fields are ignored, as in vLLM. Known fields that the engine does not support are
+    refused. Every output has the requested length, with or without `ignore_eos`, because the engine
+    has no end-of-text token.
     """
     fields = _fields(body)
     check_fields(fields)
@@ -76,12 +76,12 @@ def parse(body: bytes, model: ServedModel, *, chat: bool) -> ServedRequest:
         message = f"The model `{name if isinstance(name, str) else shown(name)}` does not exist."
         raise RequestError(message, param="model", kind="NotFoundError", status=404)
     if fields.get("n") not in (None, 1):
-        raise RequestError("the embedded engine gives one answer a request: n must be 1", param="n")
+        raise RequestError("n must be 1; the embedded engine returns one choice", param="n")
     prompt_ids = _chat_prompt(fields, model) if chat else _prompt(fields.get("prompt"), model)
     output_tokens = _output_tokens(fields, len(prompt_ids), model, chat=chat)
     options = _stream_options(fields)
     if name is None:
-        raise RequestError(f"model is missing; it is {model.name}", param="model")
+        raise RequestError(f"model is missing; set it to {model.name}", param="model")
     return ServedRequest(
         chat=chat,
         prompt_ids=prompt_ids,
@@ -106,10 +106,10 @@ def _fields(body: bytes) -> dict[str, Any]:
 
 
 def _prompt(prompt: Any, model: ServedModel) -> NDArray[np.int32]:
-    """Return the ids of a completion's prompt: a text, token ids, or a list of one of these."""
+    """Return the ids of a completion's prompt: text, token ids, or a list with one of these."""
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
         if len(prompt) > 1:
-            message = f"the embedded engine takes one prompt a request, got {len(prompt)}"
+            message = f"the embedded engine accepts one prompt per request, got {len(prompt)}"
             raise RequestError(message, param="prompt")
         prompt = prompt[0]
     if isinstance(prompt, str):
@@ -133,8 +133,8 @@ def _plain_message(message: Any) -> dict[str, str]:
     content = message.get("content")
     if isinstance(content, list):
         content = "\n".join(_plain_part(part) for part in content)
-    if content is None and message["role"] != "assistant":  # which may have called a tool instead
-        raise RequestError("each message must have a content", param="messages")
+    if content is None and message["role"] != "assistant":  # an assistant may call a tool
+        raise RequestError("each message must have content", param="messages")
     if content is not None and not isinstance(content, str):
         raise RequestError("content must be a text or a list of texts", param="messages")
     return {"role": message["role"], "content": content or ""}
@@ -143,7 +143,7 @@ def _plain_message(message: Any) -> dict[str, str]:
 def _plain_part(part: Any) -> str:
     text = part.get("text") if isinstance(part, dict) else None
     if not isinstance(text, str):
-        raise RequestError("of a message's parts only texts are known", param="messages")
+        raise RequestError("each part of a message must be a text", param="messages")
     return text
 
 
@@ -151,12 +151,12 @@ def _checked_ids(ids: list[int], model: ServedModel) -> NDArray[np.int32]:
     if not ids:
         raise RequestError("the prompt has no token", param="prompt")
     if min(ids) < 0 or max(ids) >= model.vocabulary:
-        message = f"token ids must lie from 0 to {model.vocabulary - 1}"
+        message = f"token ids must be from 0 to {model.vocabulary - 1}"
         raise RequestError(message, param="prompt")
     if len(ids) >= model.max_model_len:
         message = (
             f"This model's maximum context length is {model.max_model_len} tokens. However, your "
-            f"prompt contains {len(ids)} input tokens, which leaves no room for an answer."
+            f"prompt contains {len(ids)} input tokens, which leaves no token for the output."
         )
         raise RequestError(message, param="input_tokens")
     return np.array(ids, dtype=np.int32)
@@ -165,7 +165,7 @@ def _checked_ids(ids: list[int], model: ServedModel) -> NDArray[np.int32]:
 def _output_tokens(
     fields: dict[str, Any], prompt_tokens: int, model: ServedModel, *, chat: bool
 ) -> int:
-    """Return how many tokens the output has."""
+    """Return the number of output tokens. Raises `RequestError`."""
     most = model.max_model_len - prompt_tokens
     names = ("max_completion_tokens", "max_tokens") if chat else ("max_tokens",)
     given = [fields[name] for name in names if fields.get(name) is not None]

@@ -1,4 +1,4 @@
-"""Responses of the OpenAI API as vLLM writes them: events of a stream, and whole bodies."""
+"""Responses of the OpenAI API in vLLM's form: events of a stream, and whole bodies."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def _json(data: Any) -> bytes:
 
 
 class CompletionBody:
-    """Writes the response to one request, whole or event by event.
+    """The response to one request, as a whole body or as events.
 
-    `fingerprint` names the engine in the last event, and that it is simulated.
+    `fingerprint` identifies the simulated engine in the last event.
     """
 
     def __init__(self, request: ServedRequest, model: str, fingerprint: str) -> None:
@@ -41,19 +41,19 @@ class CompletionBody:
             "created": int(time.time()),
             "model": model,
         }
-        # What all events of one stream have in common is written once; a token's text needs no
-        # escapes, so an event is put together as a string.
+        # The common part of all events is encoded once. The text of a token needs no JSON escapes,
+        # so events are built as strings.
         self._opening = "data: " + _json(self._head).decode()[:-1] + ',"choices":[{"index":0,'
 
     def opening_event(self) -> bytes:
-        """Return what comes before the first token: a chat's event with a role alone."""
+        """Return the event before the first token: for a chat an event with the role."""
         if not self._request.chat:
             return b""
         role = '"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
         return f"{self._opening}{role}{self._running_usage(0)}}}\n\n".encode()
 
     def events(self, sequence: Sequence, sent_tokens: int) -> bytes:
-        """Return the event with the tokens after `sent_tokens`, and what follows the last one."""
+        """Return the event with the tokens after `sent_tokens`; also the end of the stream."""
         so_far = sequence.generated_tokens
         ids = sequence.output_ids[sent_tokens:so_far].tolist()
         text = text_of(ids)
@@ -92,7 +92,7 @@ class CompletionBody:
         )
 
     def _id_fields(self, ids: list[int], *, first: bool) -> str:
-        """Return the part of a choice with the event's ids, in the first one the prompt's too."""
+        """Return the token ids of an event, in the first event also those of the prompt."""
         prompt = f',"prompt_token_ids":{self._request.prompt_ids.tolist()}' if first else ""
         return f',"token_ids":{ids}{prompt}'
 

@@ -1,4 +1,4 @@
-"""The metrics page: the engine's counters under the names that vLLM gives them."""
+"""The Prometheus metrics page: the engine's counters under vLLM's names."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from harness.adapters.embedded.server.real_time import RealTimeEngine
 from harness.adapters.embedded.server.server_stats import Histogram, ServerStats
 
 _Samples = Iterable[tuple[Mapping[str, str], float]]  # (labels, value)
-_NOTE = "# simulated: the embedded engine computes the time of each step, no GPU ran\n"
+_NOTE = "# simulated: the embedded engine computes the time of each step and uses no GPU\n"
 
 
 class MetricsPage:
-    """Writes the page of one engine; `cache_info` are the labels of `vllm:cache_config_info`."""
+    """The page of one engine; `cache_info` is the labels of `vllm:cache_config_info`."""
 
     def __init__(self, engine: RealTimeEngine, model: str, cache_info: Mapping[str, str]) -> None:
         self._engine = engine
@@ -22,7 +22,7 @@ class MetricsPage:
         self._cache_info = cache_info
 
     def text(self) -> str:
-        """Return the page as of the end of the last step."""
+        """Return the page with the values at the end of the last step."""
         counters, config = self._engine.counters(), self._engine.core.config
         parts = [
             _NOTE,
@@ -38,28 +38,28 @@ class MetricsPage:
         kv = engine.core.scheduler.kv
         used = 1 - kv.available / kv.num_blocks
         info = [({**self._cache_info, "engine": "0"}, 1.0)]
-        yield _family("vllm:cache_config_info", "gauge", "How the KV memory is set up.", info)
+        yield _family("vllm:cache_config_info", "gauge", "Configuration of the KV cache.", info)
         yield self._one("vllm:num_requests_running", "gauge", "Running sequences.", engine.running)
         yield self._one("vllm:num_requests_waiting", "gauge", "Waiting requests.", engine.waiting)
         yield self._one("vllm:kv_cache_usage_perc", "gauge", "KV blocks in use, 0 to 1.", used)
 
     def _requests(self, counters: ServerCounters, *, caching: bool) -> Iterator[str]:
-        """Prompt tokens count once, when a sequence first gets its blocks."""
+        """Yield the request counters. Prompt tokens count once, at the first admission."""
         prompt, cached = counters.prompt_tokens or 0, counters.cached_prompt_tokens or 0
         queried = prompt if caching else 0
         yield self._total("prompt_tokens", "Prompt tokens, cached or computed.", prompt)
         sources = {"local_compute": prompt - cached, "local_cache_hit": cached}
         yield self._totals("prompt_tokens_by_source", "Prompt tokens.", "source", sources)
         yield self._total("prompt_tokens_cached", "Prompt tokens found in the cache.", cached)
-        yield self._total("prefix_cache_queries", "Prompt tokens looked up.", queried)
-        yield self._total("prefix_cache_hits", "Prompt tokens found.", cached)
+        yield self._total("prefix_cache_queries", "Prefix cache lookups in tokens.", queried)
+        yield self._total("prefix_cache_hits", "Prefix cache hits in tokens.", cached)
         output = counters.output_tokens or 0
         yield self._total("generation_tokens", "Output tokens.", output)
         preemptions = counters.preemptions or 0
-        yield self._total("num_preemptions", "Sequences that lost their blocks.", preemptions)
+        yield self._total("num_preemptions", "Preempted sequences.", preemptions)
         stats = self._engine.stats
         ends = {"length": stats.finished, "abort": stats.aborted, "stop": 0, "error": 0}
-        yield self._totals("request_success", "Requests that ended.", "finished_reason", ends)
+        yield self._totals("request_success", "Finished requests.", "finished_reason", ends)
 
     def _speculation(self, counters: ServerCounters) -> Iterator[str]:
         drafts, drafted = counters.verify_steps or 0, counters.drafted_tokens or 0
@@ -69,11 +69,11 @@ class MetricsPage:
         yield self._total("spec_decode_num_accepted_tokens", "Tokens accepted.", accepted)
         at = {str(place): n for place, n in sorted(self._engine.stats.accepted_at.items())}
         name = "spec_decode_num_accepted_tokens_per_pos"
-        yield self._totals(name, "Tokens accepted at each place of the draft.", "position", at)
+        yield self._totals(name, "Accepted tokens by draft position.", "position", at)
 
     def _histograms(self, stats: ServerStats) -> Iterator[str]:
         kinds = {
-            "vllm:iteration_tokens_total": ("Prompt and output tokens a step.", stats.step_tokens),
+            "vllm:iteration_tokens_total": ("Prompt and output tokens by step.", stats.step_tokens),
             "vllm:time_to_first_token_seconds": (
                 "From arrival to the end of the step with the first token.",
                 stats.first_token_s,
@@ -87,7 +87,7 @@ class MetricsPage:
                 stats.queued_s,
             ),
             "embedded:step_lateness_seconds": (
-                "How long after a step's end all of it was sent.",
+                "From a step's end until all of its tokens were sent.",
                 stats.late_s,
             ),
         }
@@ -118,7 +118,7 @@ class MetricsPage:
 def cache_info(
     config: EngineConfig, *, kv_cache_dtype: str, memory_utilization: float, prefix_caching: bool
 ) -> dict[str, str]:
-    """Return the configuration of the KV memory, under the names that vLLM gives it."""
+    """Return the configuration of the KV cache under vLLM's names."""
     return {
         "block_size": str(config.block_size),
         "cache_dtype": kv_cache_dtype,

@@ -1,4 +1,4 @@
-"""When bytes arrived on a connection: the engine's clock starts there, not after the parsing."""
+"""Times at which bytes arrive on connections. A request's time starts there, before parsing."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from harness.adapters.embedded.server.real_time import RealTimeEngine
 
 
 class Reads:
-    """Notifies an engine of what its connections read, and remembers when."""
+    """The last read time of each connection. Each read also notifies the engine."""
 
     def __init__(self, engine: RealTimeEngine) -> None:
         self._engine = engine
         self._last_ns: dict[asyncio.BaseTransport, int] = {}
 
     def watch(self, protocol_factory: Callable[[], asyncio.Protocol]) -> _Watched:
-        """Return a new protocol of `protocol_factory`, whose reads are noted here."""
+        """Return a new protocol from `protocol_factory` that records its reads here."""
         return _Watched(protocol_factory(), self)
 
     def last_ns(self, connection: asyncio.BaseTransport | None) -> int:
-        """Return when bytes were last read from `connection`; now, when it is closed already."""
+        """Return the time of the last read from `connection`; the current time if it is closed."""
         known = None if connection is None else self._last_ns.get(connection)
         return time.monotonic_ns() if known is None else known
 
     def note(self, connection: asyncio.BaseTransport) -> None:
-        """Note that bytes have just been read from `connection`."""
+        """Record a read from `connection` at the current time."""
         now_ns = time.monotonic_ns()
         self._last_ns[connection] = now_ns
         self._engine.expect(connection, now_ns)
 
     def forget(self, connection: asyncio.BaseTransport) -> None:
-        """Note that `connection` is closed."""
+        """Remove the closed `connection`."""
         self._last_ns.pop(connection, None)
         self._engine.settle(connection)
 
 
 class _Watched(asyncio.Protocol):
-    """Passes everything on to `inner`, and notes reads first."""
+    """A protocol that records reads and forwards all calls to `inner`."""
 
     def __init__(self, inner: asyncio.Protocol, reads: Reads) -> None:
         self._inner = inner

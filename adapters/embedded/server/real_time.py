@@ -1,19 +1,20 @@
-"""The step loop in real time: a step's tokens are sent when the monotonic clock reaches its end.
+"""The step loop in real time. A step's tokens are sent when the monotonic clock reaches its end.
 
     start           decided                            end = start of the next step
-      │ still open to … │ compute it, prepare the events  │ send │
+      │ requests join   │ compute it, prepare the events  │ send │
       └─────────────────┴─────────────────────────────────┴──────┴────── …
 
-Steps follow each other without a gap, however late this process wakes up, so that being late never
-adds up. Since nothing really runs, the work of a step is decided a while after it has begun, so
-that sockets and parsing cost the engine no time, as on virtual time:
+Each step starts at the end of the previous step, even if the process wakes up late, so delays do
+not accumulate. The step is simulated, so its work can be decided shortly after its start. Sockets
+and parsing therefore take no engine time, as on virtual time:
 
-* a request counts from when its bytes were read; the decision waits while it is being parsed;
-* a request that arrives within `turnaround_ns` after the end of the one before on its connection
-  joins the step that began with that end; so does one that arrives within that time after the one
-  that found the engine idle. Its first token is sent as much later as it arrived.
+* The arrival time of a request is the time at which its bytes were read. The decision waits while
+  a request is being parsed.
+* A request that arrives within `turnaround_ns` after the previous response on its connection ended
+  joins the step that started at that end. A request that arrives within `turnaround_ns` after a
+  request to the idle engine joins the same step. Its first token is sent later by the same delay.
 
-Every other request waits for the step in progress.
+Every other request waits for the end of the step in progress.
 """
 
 from __future__ import annotations
@@ -32,77 +33,77 @@ from harness.adapters.embedded.engine import EngineCore, Sequence
 from harness.adapters.embedded.server.server_stats import ServerStats
 
 _NS_PER_S = 1_000_000_000
-# A timer wakes this much before it is needed, and the rest is spent looking at the clock: the
-# kernel rounds a sleep up by 50 µs, and waking a process takes about as long.
+# Timers are set this much early, and a busy loop waits for the rest: the kernel rounds a sleep up
+# by 50 µs, and waking a process takes about the same time.
 _FINE_NS = 150_000
 
 
 class Listener(Protocol):
-    """The receiver of one sequence's tokens. None of the calls may wait."""
+    """The receiver of one sequence's tokens. Its methods must not block."""
 
     def prepare(self, sequence: Sequence, sent_tokens: int) -> Callable[[], None]:
-        """Return the call that sends, at the step's end, the tokens after `sent_tokens`."""
+        """Return a function that sends the tokens after `sent_tokens` at the end of the step."""
         ...
 
     def drop(self) -> None:
-        """End without further tokens: the engine stops."""
+        """End the response without further tokens, because the engine stops."""
         ...
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Ticket:
-    """A request in the engine, and its receiver."""
+    """A request to the engine, and its receiver."""
 
     prompt_ids: NDArray[np.int32]
     output_tokens: int  # requested
     listener: Listener
     arrived_ns: int  # on the monotonic clock
-    connection: Hashable  # that it arrived on; the next request on it may follow
-    delay_ns: int = 0  # by how much it arrived after the start of its first step
+    connection: Hashable  # connection of the request and of possible later requests
+    delay_ns: int = 0  # arrival after the start of its first step
     sequence: Sequence | None = None  # None until a step includes it
-    sent_tokens: int = 0  # those of the step in progress included
+    sent_tokens: int = 0  # includes the tokens of the step in progress
 
     @property
     def due_ns(self) -> int:
-        """The time that counts as its arrival."""
+        """The effective arrival time."""
         return self.arrived_ns - self.delay_ns
 
 
 @dataclass(frozen=True, slots=True)
 class _StepOutput:
-    """The tokens that one step gives one request."""
+    """The tokens of one request in one step."""
 
     ticket: Ticket
     sequence: Sequence
     tokens: int
-    is_first: bool  # no token was sent before
+    is_first: bool  # contains the first token
     send: Callable[[], None]
 
     def urgency(self) -> int:
-        """Return the place in the order of sending; the lowest first."""
+        """Return the sort key for sending; lower keys are sent first."""
         return 0 if self.sequence.finished_ns is not None else 1 if self.is_first else 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Undecided:
-    """A step that has begun, and the requests that may still join it."""
+    """A started step that requests may still join."""
 
     start_ns: int
-    late_until_ns: int  # for the connections in `welcome`
-    welcome: frozenset[Hashable] | None  # None: everybody
+    late_until_ns: int  # latest arrival on a connection in `welcome`
+    welcome: frozenset[Hashable] | None  # None: all connections
 
     def admits(self, connection: Hashable, read_ns: int) -> bool:
-        """Return whether a request that was read at `read_ns` takes part."""
+        """Return whether a request that was read at `read_ns` joins the step."""
         welcome = self.welcome is None or connection in self.welcome
         return read_ns <= (self.late_until_ns if welcome else self.start_ns)
 
 
 class RealTimeEngine:
-    """A core whose steps take their time. Lives in one asyncio loop.
+    """An engine core that runs in real time, in one asyncio loop.
 
-    A step is decided at most `turnaround_ns`, where a request is being parsed `patience_ns`, after
-    its start has been reached. `now_ns` is the clock of the loop's timers; `fine_ns` is
-    how much earlier than needed a timer is set, to look at the clock for the rest.
+    A step is decided at most `turnaround_ns` after its start, or `patience_ns` while a request is
+    being parsed. `now_ns` is the clock of the loop's timers. Timers are set `fine_ns` early, and a
+    busy loop waits for the rest.
     """
 
     def __init__(
@@ -121,14 +122,14 @@ class RealTimeEngine:
         self._patience_ns = patience_ns
         self._fine_ns = fine_ns
         self._now_ns = now_ns
-        self._arrived: list[Ticket] = []  # that no step includes yet
+        self._arrived: list[Ticket] = []  # requests that no step includes yet
         self._open: dict[Sequence, Ticket] = {}
-        self._end_ns = 0  # when the step in progress, or the last one, ends
+        self._end_ns = 0  # end of the step in progress, or of the last step
         self._before: ServerCounters | None = None  # counters before the step in progress
-        self._expected: dict[Hashable, int] = {}  # connection → when its request was read
+        self._expected: dict[Hashable, int] = {}  # connection → read time of its request
         self._turning: set[Hashable] = set()  # connections whose request ended with the last step
         self._next: _Undecided | None = None
-        self._delayed: dict[Ticket, Callable[[], None]] = {}  # first tokens that are sent later
+        self._delayed: dict[Ticket, Callable[[], None]] = {}  # first tokens to send later
         self._woken: asyncio.Future[None] | None = None
 
     @property
@@ -138,32 +139,32 @@ class RealTimeEngine:
 
     @property
     def running(self) -> int:
-        """Sequences that have KV blocks."""
+        """The number of sequences with KV blocks."""
         return self.core.scheduler.running
 
     @property
     def waiting(self) -> int:
-        """Requests that have none yet, or none any more."""
+        """The number of requests without KV blocks: new or preempted ones."""
         return len(self._arrived) + len(self.core.scheduler.waiting)
 
     def counters(self) -> ServerCounters:
-        """Return the running totals; of the step in progress nothing counts before it ends."""
+        """Return the running totals, without the step in progress."""
         return self._before or self.core.counters()
 
     def expect(self, connection: Hashable, read_ns: int) -> None:
-        """Note that bytes arrived on `connection`: probably a request that is being parsed."""
+        """Record that bytes arrived on `connection`, probably a request that is being parsed."""
         self._expected[connection] = read_ns
         self._wake()
 
     def settle(self, connection: Hashable) -> None:
-        """Note that the request on `connection` was handled."""
+        """Record that the request on `connection` is handled."""
         if self._expected.pop(connection, None) is not None:
             self._wake()
 
     def submit(self, ticket: Ticket) -> None:
-        """Include a request in the first step that it may join.
+        """Add a request to the first step that it may join.
 
-        Raises `EngineError` once the engine has stopped.
+        Raises `EngineError` after the engine has stopped.
         """
         if self.stopped:
             raise EngineError("the engine has stopped")
@@ -176,7 +177,7 @@ class RealTimeEngine:
         self._wake()
 
     def cancel(self, ticket: Ticket) -> None:
-        """Forget a request whose client is gone; nothing happens when it has ended."""
+        """Cancel a request after a disconnect. Does nothing if it has ended."""
         if ticket in self._arrived:
             self._arrived.remove(ticket)
         elif ticket.sequence is not None and ticket.sequence in self._open:
@@ -188,13 +189,13 @@ class RealTimeEngine:
         self.stats.aborted += 1
 
     def reset(self) -> None:
-        """Make the prefix cache cold. Raises `EngineError` while requests are in flight."""
+        """Clear the prefix cache. Raises `EngineError` while requests are in flight."""
         if self.busy:
             raise EngineError("the prefix cache cannot be reset while requests are in flight")
         self.core.reset()
 
     async def run(self) -> None:
-        """Step until cancelled; then end the requests that are still open."""
+        """Run steps until cancelled, then end all open requests."""
         try:
             while True:
                 await self._step(await self._next_start_ns())
@@ -204,7 +205,7 @@ class RealTimeEngine:
                 ticket.listener.drop()
 
     async def _next_start_ns(self) -> int:
-        """Return when the next step starts, once its requests are decided."""
+        """Wait until the requests of the next step are decided, and return its start."""
         end_ns, turning = self._end_ns, self._turning
         if self.core.has_work or any(one.due_ns <= end_ns for one in self._arrived):
             late_until_ns = self._now_ns() + self._turnaround_ns if turning else end_ns
@@ -220,7 +221,7 @@ class RealTimeEngine:
         return begun.start_ns
 
     async def _let_join(self, begun: _Undecided) -> None:
-        """Return when no request can join the step any more."""
+        """Wait until no further request can join the step."""
         self._next = begun
         for one in self._arrived:  # arrived before the start of the step was known
             if begun.admits(one.connection, one.arrived_ns):
@@ -236,13 +237,13 @@ class RealTimeEngine:
         self._next = None
 
     def _may_come(self, begun: _Undecided) -> bool:
-        """Whether a request that may join can still arrive."""
+        """Return whether a request that joins the step can still arrive."""
         return begun.welcome is None or bool(self._turning)
 
     async def _step(self, start_ns: int) -> None:
-        """Run the step that starts at `start_ns`, until its end."""
-        self._hand_over(start_ns)
-        if not self.core.has_work:  # all were cancelled meanwhile
+        """Run the step that starts at `start_ns`, and wait for its end."""
+        self._submit_arrived(start_ns)
+        if not self.core.has_work:  # all requests were cancelled
             return
         self._before = before = self.core.counters()
         computed_before = self.core.computed_prompt_tokens
@@ -258,8 +259,8 @@ class RealTimeEngine:
         self.stats.step_tokens.observe(computed + generated)
         self.stats.late_s.observe((self._now_ns() - self._end_ns) / _NS_PER_S)
 
-    def _hand_over(self, start_ns: int) -> None:
-        """Queue in the core the requests that arrived before the step starts."""
+    def _submit_arrived(self, start_ns: int) -> None:
+        """Submit the requests that arrived before the step starts to the core."""
         arrived, self._arrived = self._arrived, []
         for ticket in arrived:
             if ticket.due_ns > start_ns:
@@ -270,9 +271,9 @@ class RealTimeEngine:
             self._open[sequence] = ticket
 
     def _prepare(self, finished: list[Sequence]) -> list[_StepOutput]:
-        """Return the output of the step in progress, ready to be sent.
+        """Return the output of the step in progress, in the order of sending.
 
-        First comes what a client may act on: the ends of requests, then first tokens.
+        Output that a client may react to comes first: ends of requests, then first tokens.
         """
         due = []
         for sequence in [*finished, *self._open]:
@@ -286,9 +287,9 @@ class RealTimeEngine:
         return due
 
     def _deliver(self, output: _StepOutput) -> None:
-        """Send a client the output of the step that ends now."""
+        """Send the output of the step that ends now to one client."""
         ticket, sequence, stats = output.ticket, output.sequence, self.stats
-        if sequence not in self._open:  # cancelled while the step ran
+        if sequence not in self._open:  # cancelled during the step
             return
         took_s = (self._end_ns - ticket.due_ns) / _NS_PER_S
         if output.is_first:
@@ -309,7 +310,7 @@ class RealTimeEngine:
             output.send()
 
     def _delay(self, ticket: Ticket, send: Callable[[], None]) -> None:
-        """Send as much later as `ticket` arrived, before anything else is sent for it."""
+        """Send the first token later by the delay of `ticket`, but before its next token."""
         self._delayed[ticket] = send
         at_s = (self._end_ns + min(ticket.delay_ns, self._turnaround_ns)) / _NS_PER_S
         asyncio.get_running_loop().call_at(at_s, self._release, ticket)
@@ -320,14 +321,14 @@ class RealTimeEngine:
             send()
 
     async def _sleep_until(self, when_ns: int) -> None:
-        """Return at `when_ns`, not before; other tasks get their turn even when that has passed."""
+        """Wait until `when_ns`. Other tasks run at least once, even if it has passed."""
         ahead_ns = when_ns - self._fine_ns - self._now_ns()
         await asyncio.sleep(max(ahead_ns, 0) / _NS_PER_S)
         while self._now_ns() < when_ns:
             pass
 
     async def _wait(self, until_ns: int | None) -> None:
-        """Return when `_wake` is called, at the latest at `until_ns`."""
+        """Wait for a call of `_wake`, at most until `until_ns`."""
         loop = asyncio.get_running_loop()
         self._woken = woken = loop.create_future()
         timer = None if until_ns is None else loop.call_at(until_ns / _NS_PER_S, self._wake)

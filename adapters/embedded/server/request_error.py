@@ -1,4 +1,4 @@
-"""A refused request, as the API writes it."""
+"""The error of a refused request, in the form of the OpenAI API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class RequestError(Exception):
-    """A request that is refused: the message, and the rest of the error body of the API."""
+    """The refusal of a request: the message and the other fields of the API's error body."""
 
     def __init__(
         self,
@@ -25,6 +25,6 @@ class RequestError(Exception):
         self.headers = headers or {}
 
     def body(self) -> dict[str, Any]:
-        """Return the error as the API writes it."""
+        """Return the error body in the form of the API."""
         error = {"message": str(self), "type": self.kind, "param": self.param, "code": self.status}
         return {"error": error}

@@ -1,6 +1,6 @@
-"""Fields of a request beside prompt and length: of the right type, and nothing that is not done.
+"""Checks of request fields other than prompt and length: types and unsupported fields.
 
-What a server takes and ignores looks like what it does: every such field is refused by its name.
+An ignored field would look supported, so every known field without an effect is refused by name.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 from harness.adapters.embedded.server.request_error import RequestError
 
-_ENDS = "an answer ends at its length only"
-_NO_LANGUAGE = "its tokens are no language"
-_NO_CHOICE = "there is no choice between tokens"
+_ENDS = "an output always has the requested length"
+_NO_LANGUAGE = "its tokens have no meaning"
+_NO_CHOICE = "it does not sample tokens from probabilities"
 
 
 def _number(low: float, high: float) -> Callable[[Any], bool]:
@@ -27,7 +27,7 @@ def _whole(value: Any) -> bool:
     return type(value) is int
 
 
-# Fields that change nothing here: name → test of a value, and what it must be.
+# Accepted fields: name → check of the value, and description of valid values.
 _TYPES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "stream": (_flag, "true or false"),
     "ignore_eos": (_flag, "true or false"),
@@ -38,7 +38,7 @@ _TYPES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "presence_penalty": (_number(-2, 2), "a number from -2 to 2"),
     "frequency_penalty": (_number(-2, 2), "a number from -2 to 2"),
 }
-# Fields that would have to change the output, and do not: name → why.
+# Unsupported fields, which would have to change the output: name → reason.
 _NOT_DONE = {
     "stop": _ENDS,
     "stop_token_ids": _ENDS,
@@ -47,8 +47,8 @@ _NOT_DONE = {
     "prompt_logprobs": _NO_CHOICE,
     "logit_bias": _NO_CHOICE,
     "use_beam_search": _NO_CHOICE,
-    "best_of": "it gives one answer a request",
-    "echo": "an answer holds no prompt",
+    "best_of": "it returns one choice per request",
+    "echo": "a response does not contain the prompt",
     "suffix": _NO_LANGUAGE,
     "tools": _NO_LANGUAGE,
     "functions": _NO_LANGUAGE,
@@ -58,22 +58,22 @@ _NOT_DONE = {
     "guided_regex": _NO_LANGUAGE,
     "guided_choice": _NO_LANGUAGE,
     "guided_grammar": _NO_LANGUAGE,
-    "cache_salt": "its prefix cache is one for all",
+    "cache_salt": "all requests share one prefix cache",
 }
-# Values that request nothing, beside absent, null, false, and what is empty.
+# Values without an effect, in addition to absent, null, false and empty values.
 _NOTHING: Mapping[str, Any] = {"best_of": 1, "response_format": {"type": "text"}}
-_ZERO_COUNTS = ("logprobs", "prompt_logprobs")  # 0 of these requests those of the token itself
+_ZERO_COUNTS = ("logprobs", "prompt_logprobs")  # here 0 requests the logprob of the token itself
 
 
 def check_fields(fields: Mapping[str, Any]) -> None:
-    """Raise `RequestError` for the first field of a wrong type, or that cannot be honoured."""
+    """Raise `RequestError` for the first unsupported field or field with a wrong type."""
     for name, (is_good, wanted) in _TYPES.items():
         value = fields.get(name)
         if value is not None and not is_good(value):
             raise RequestError(f"{name} must be {wanted}, got {shown(value)}", param=name)
     for name, why in _NOT_DONE.items():
         if _requests(name, fields.get(name)):
-            message = f"the embedded engine cannot honour `{name}`: {why}"
+            message = f"the embedded engine does not support `{name}`: {why}"
             raise RequestError(message, param=name)
 
 
@@ -84,6 +84,6 @@ def _requests(name: str, value: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Return a value of a request for an error message, cut to a readable length."""
+    """Return a value of a request for an error message, cut to 60 characters."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:60]}…"

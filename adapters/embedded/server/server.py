@@ -1,4 +1,4 @@
-"""The embedded engine as an OpenAI-compatible HTTP server, in real time. Always simulated."""
+"""Start the embedded engine as an OpenAI-compatible HTTP server in real time."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from harness.adapters.embedded.step_time import find_model
 _MOST_BODY_BYTES = 256 * 1024 * 1024
 _BACKLOG = 4096  # connections that may wait to be accepted
 _NO_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_STOP_S = 2.0  # for clients to read the end of their streams
-# A client whose request has just ended may send the next one for this long and still join the step
-# that has begun: a fast client and two sockets take 0.5 ms.
+_STOP_S = 2.0  # time for clients to read the end of their streams
+# After the end of a response the client can send its next request for this long and still join the
+# started step. A fast client and two sockets take 0.5 ms.
 _TURNAROUND_NS = 2_000_000
 
 
 if sys.platform == "linux":
 
     class _FineSelector(selectors.EpollSelector):
-        """Waits on the epoll itself with `select`, which takes fractions of a millisecond."""
+        """A selector that waits for epoll with `select`, which has a finer timeout than 1 ms."""
 
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
             if timeout is not None and timeout > 0:
@@ -49,28 +49,29 @@ if sys.platform == "linux":
             return super().select(timeout)
 
 else:
-    _FineSelector = selectors.DefaultSelector  # kqueue counts nanoseconds
+    _FineSelector = selectors.DefaultSelector  # kqueue has nanosecond timeouts
 
 
 def fine_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop that wakes within 0.1 ms of a timer, where epoll's may be 1 ms late."""
+    """Return an event loop whose timers are at most 0.1 ms late (epoll: 1 ms)."""
     return asyncio.SelectorEventLoop(_FineSelector())
 
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server that accepts requests, and the engine behind it."""
+    """A server that accepts requests, and its engine."""
 
     url: str  # scheme, host and port
     engine: RealTimeEngine
-    stepping: asyncio.Task[None]  # ends before the server is stopped only by a bug
+    stepping: asyncio.Task[None]  # ends before the server stops only after a bug
 
 
 def serve(settings: EngineSettings, host: str, port: int, *, ready: Callable[[str], None]) -> None:
-    """Serve `settings` until SIGINT, SIGTERM or SIGHUP; open streams then end with an error.
+    """Serve `settings` until SIGINT, SIGTERM or SIGHUP, then end open streams with an error.
 
-    `ready` gets one line for people when requests are accepted; port 0 takes a free one. Call it in
-    the main thread. Raises `EngineError` for settings that do not fit and a port that is taken.
+    Calls `ready` with a line for the terminal when the server accepts requests. Port 0 selects a
+    free port. Must run in the main thread. Raises `EngineError` for settings that do not fit or a
+    port that is in use.
     """
     with asyncio.Runner(loop_factory=fine_loop) as runner:
         runner.run(_serve_until_signal(settings, host, port, ready))
@@ -87,7 +88,7 @@ async def _serve_until_signal(
             loop.add_signal_handler(number, signalled.set)
     async with running_server(settings, host, port) as server:
         gc.collect()
-        gc.freeze()  # a collection must not walk what exists by now between steps
+        gc.freeze()  # excludes existing objects from later collections between steps
         ready(f"embedded engine (simulated) serves {settings.model} at {server.url}")
         stop = asyncio.ensure_future(signalled.wait())
         await asyncio.wait([stop, server.stepping], return_when=asyncio.FIRST_COMPLETED)
@@ -98,12 +99,12 @@ async def _serve_until_signal(
 async def running_server(
     settings: EngineSettings, host: str = "127.0.0.1", port: int = 0
 ) -> AsyncIterator[RunningServer]:
-    """Serve `settings` inside the context, in the running loop: best one of `fine_loop`.
+    """Serve `settings` inside the context, in the running loop (preferably from `fine_loop`).
 
-    Raises `EngineError` as `serve` does.
+    Raises `EngineError` in the same cases as `serve`.
     """
     endpoint = EmbeddedEndpoint(settings)
-    half_step_ns = int(step_time(settings).decode_line(1)[0] * 1e9) // 2  # of the shortest
+    half_step_ns = int(step_time(settings).decode_line(1)[0] * 1e9) // 2  # of the shortest step
     engine = RealTimeEngine(
         endpoint.core,
         turnaround_ns=min(_TURNAROUND_NS, half_step_ns),
@@ -114,7 +115,7 @@ async def running_server(
         api.application(_MOST_BODY_BYTES),
         handler_cancellation=True,
         access_log=None,
-        auto_decompress=False,  # what is packed badly is refused as any other request
+        auto_decompress=False,  # bad compression gets an API error
         logger=_logger(),
         shutdown_timeout=_STOP_S,
     )
@@ -134,7 +135,7 @@ async def running_server(
 
 
 def _logger() -> logging.Logger:
-    """Return the log of this server's faults; bytes that are not HTTP are the client's."""
+    """Return the logger for errors of this server. It omits invalid HTTP from clients."""
     logger = logging.getLogger(__name__)
     logger.addFilter(_is_ours)
     return logger
@@ -200,10 +201,10 @@ class _TooManyFiles:
 
 def _refusal(error: OSError | OverflowError, host: str, port: int) -> EngineError:
     taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-    reason = "the port is taken" if taken else str(error)
+    reason = "the port is in use" if taken else str(error)
     refusal = EngineError(f"cannot listen on {host} port {port}: {reason}")
     if taken:
-        refusal.add_note("name another one with --port, or 0 for any that is free")
+        refusal.add_note("set another port with --port, or --port 0 for any free port")
     return refusal
 
 

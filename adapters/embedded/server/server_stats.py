@@ -1,11 +1,11 @@
-"""Counts of a server beside the core's: latencies in fixed buckets, how requests ended."""
+"""Counts of a server in addition to the core's: latency histograms and ends of requests."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import accumulate
 
-# The buckets of vLLM, so that one diagram can show both.
+# vLLM's buckets, so that one diagram can show both engines.
 _STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _FIRST_TOKEN_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
@@ -19,7 +19,7 @@ _LATE_S = (5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 1.0)
 
 
 class Histogram:
-    """How many values were at most each of `bounds`, how many in all, and their sum."""
+    """A histogram with the bucket limits `bounds`, the number of values and their sum."""
 
     __slots__ = ("_counts", "bounds", "total")
 
@@ -30,7 +30,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """Values observed."""
+        """The number of observed values."""
         return sum(self._counts)
 
     def observe(self, value: float) -> None:
@@ -39,7 +39,7 @@ class Histogram:
         self._counts[bisect_left(self.bounds, value)] += 1
 
     def cumulative(self) -> list[int]:
-        """Return how many values were at most each bound; the last number counts all."""
+        """Return the number of values up to each bound; the last number counts all values."""
         return list(accumulate(self._counts))
 
 
@@ -50,8 +50,8 @@ class ServerStats:
         self.step_tokens = Histogram(_STEP_TOKENS)  # prompt and output tokens of each step
         self.first_token_s = Histogram(_FIRST_TOKEN_S)
         self.answer_s = Histogram(_ANSWER_S)
-        self.queued_s = Histogram(_ANSWER_S)  # from arrival until the first step of a request
-        self.late_s = Histogram(_LATE_S)  # from a step's end until all of it was sent
+        self.queued_s = Histogram(_ANSWER_S)  # from arrival to the first step of a request
+        self.late_s = Histogram(_LATE_S)  # from a step's end until all its tokens were sent
         self.finished = 0
         self.aborted = 0
-        self.accepted_at: dict[int, int] = {}  # place in the draft → accepted tokens
+        self.accepted_at: dict[int, int] = {}  # position in the draft → accepted tokens

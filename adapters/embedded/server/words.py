@@ -1,6 +1,6 @@
-"""Text and token ids for the HTTP side: a word is a token, and an output's words are its ids.
+"""Conversion between text and token ids for the HTTP server. Each word is one token.
 
-No tokenizer of the served model is here; counts of a text's tokens are counts of its words.
+The server has no tokenizer of the model, so the token count of a text is its word count.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-FIRST_WORD_ID = 1_000  # lower ids mark the roles of a chat
-_ROLE_IDS = 900  # ids below this one are not used, as special tokens are there
-_OWN_WORD = re.compile(r"t(\d{1,9})")  # what `text_of` writes
+FIRST_WORD_ID = 1_000  # lower ids are for the roles of a chat
+_ROLE_IDS = 900  # lower ids are unused, because special tokens have them
+_OWN_WORD = re.compile(r"t(\d{1,9})")  # a word from `text_of`
 
 
 def text_of(ids: Iterable[int]) -> str:
-    """Return the text of `ids`, a word each, such as ` t123 t9`."""
+    """Return the text of `ids`, one word per id, such as ` t123 t9`."""
     return "".join(f" t{token}" for token in ids)
 
 
 def ids_of(text: str, vocabulary: int) -> list[int]:
-    """Return one id below `vocabulary` for each word of `text`, the same for the same word.
+    """Return one id below `vocabulary` for each word of `text`. Equal words have equal ids.
 
-    A word that `text_of` wrote gets its id back, so that an output that is part of the next prompt
-    finds its own KV blocks.
+    A word from `text_of` gets its original id, so an output in the next prompt matches its KV
+    blocks in the prefix cache.
     """
     return [_word_id(word, vocabulary) for word in text.split()]
 
 
 def chat_ids(messages: Sequence[Mapping[str, str]], vocabulary: int) -> list[int]:
-    """Return the ids of a chat: a role's mark before each message, and one for the answer.
+    """Return the ids of a chat: a role id before each message, and one before the answer.
 
-    A chat that goes on begins with the ids of the chat so far and its answer.
+    The ids of the next turn begin with the ids of this chat and its answer.
     """
     ids: list[int] = []
     for message in messages:

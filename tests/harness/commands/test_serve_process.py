@@ -136,9 +136,9 @@ def test_a_port_that_is_taken_ends_it_with_one_clear_error() -> None:
     assert second.returncode == 1
     last = text.strip().splitlines()
     assert last[-2].endswith(
-        f"EngineError: cannot listen on 127.0.0.1 port {port}: the port is taken"
+        f"EngineError: cannot listen on 127.0.0.1 port {port}: the port is in use"
     )
-    assert last[-1] == "name another one with --port, or 0 for any that is free"
+    assert last[-1] == "set another port with --port, or --port 0 for any free port"
 
 
 def medians(records: list[RequestRecord]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

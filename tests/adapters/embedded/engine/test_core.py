@@ -237,7 +237,7 @@ def test_what_the_model_cannot_hold_is_refused(prompt: int, output: int) -> None
     """An empty prompt, an empty answer and one token too many are errors with both numbers."""
     core = EngineCore(config(), LinearTimer())
 
-    with pytest.raises(EngineError, match=f"{prompt} prompt and {output} output"):
+    with pytest.raises(EngineError, match=f"{prompt} prompt tokens and {output} output"):
         core.submit(np.zeros(prompt, np.int32), output, 0)
     assert not core.has_work
 

@@ -111,7 +111,7 @@ def test_asking_for_more_than_there_is_fails_loudly() -> None:
     kv = KvBlocks(3)
     kv.allocate(2)
 
-    with pytest.raises(OutOfBlocksError, match="2 blocks asked for, 1 free"):
+    with pytest.raises(OutOfBlocksError, match="2 blocks requested, but only 1 are free"):
         kv.allocate(2)
     assert kv.free == 1
 
@@ -166,7 +166,7 @@ def test_reserved_blocks_are_not_free_though_they_have_no_number() -> None:
     """They can be named, cancelled, or cached without a number until they are evicted."""
     kv = KvBlocks(8)
     kv.reserve(6)
-    with pytest.raises(OutOfBlocksError, match="3 blocks asked for, 2 free"):
+    with pytest.raises(OutOfBlocksError, match="3 blocks requested, but only 2 are free"):
         kv.allocate(3)
 
     named = kv.name(2)

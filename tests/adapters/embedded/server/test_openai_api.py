@@ -150,7 +150,7 @@ def test_usage_in_a_stream(
         (b'{"prompt": [1, "two"]}', "prompt", "list of token ids"),
         (b'{"prompt": [["a"]]}', "prompt", "list of token ids"),
         (b'{"prompt": {"a": 1}}', "prompt", "list of token ids"),
-        (b'{"prompt": ["a", "b"]}', "prompt", "one prompt a request, got 2"),
+        (b'{"prompt": ["a", "b"]}', "prompt", "one prompt per request, got 2"),
         (b'{"prompt": [-1]}', "prompt", "from 0 to 4999"),
         (b'{"prompt": [5000]}', "prompt", "from 0 to 4999"),
         (b'{"prompt": [99999999999999999999]}', "prompt", "from 0 to 4999"),
@@ -188,10 +188,10 @@ def test_bad_completions_are_refused(body: bytes, param: str | None, words: str)
         (["hello"], "an object with a role"),
         ([{"content": "hello"}], "an object with a role"),
         ([{"role": "user", "content": 4}], "a text or a list of texts"),
-        ([{"role": "user"}], "must have a content"),
-        ([{"role": "user", "content": None}], "must have a content"),
-        ([{"role": "user", "content": [{"type": "image_url"}]}], "only texts are known"),
-        ([{"role": "user", "content": ["hello"]}], "only texts are known"),
+        ([{"role": "user"}], "must have content"),
+        ([{"role": "user", "content": None}], "must have content"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "must be a text"),
+        ([{"role": "user", "content": ["hello"]}], "must be a text"),
     ],
 )
 def test_bad_chats_are_refused(messages: object, words: str) -> None:
@@ -227,7 +227,7 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(
     name: str, value: Any, *, chat: bool
 ) -> None:
     """Whoever asks for it would take an answer for what was asked."""
-    with pytest.raises(RequestError, match=f"cannot honour `{name}`") as caught:
+    with pytest.raises(RequestError, match=f"does not support `{name}`") as caught:
         asked(chat=chat, **{name: value})
 
     assert (caught.value.param, caught.value.status) == (name, 400)
@@ -254,7 +254,7 @@ def test_a_request_must_name_its_model() -> None:
     for model in ("", '"model": null, '):
         error = refused(f'{{{model}"prompt": [1]}}'.encode())
 
-        assert (str(error), error.param) == ("model is missing; it is m", "model")
+        assert (str(error), error.param) == ("model is missing; set it to m", "model")
 
 
 any_json = st.recursive(

@@ -18,23 +18,23 @@ COMPLETIONS = "/v1/completions"
 
 
 @pytest.mark.parametrize(
-    ("coding", "pack", "status", "said"),
+    ("coding", "pack", "status", "message"),
     [
         ("gzip", gzip.compress, 200, ""),
         ("deflate", zlib.compress, 200, ""),
         ("identity", bytes, 200, ""),
-        ("gzip", bytes, 400, "no gzip"),
-        ("deflate", bytes, 400, "no deflate"),
-        ("gzip", lambda body: gzip.compress(body)[:-9], 400, "ends inside its gzip"),
-        ("br", bytes, 415, "'br' is not known"),
-        ("utf-8", bytes, 415, "'utf-8' is not known"),
+        ("gzip", bytes, 400, "not valid gzip"),
+        ("deflate", bytes, 400, "not valid deflate"),
+        ("gzip", lambda body: gzip.compress(body)[:-9], 400, "the gzip body is incomplete"),
+        ("br", bytes, 415, "unknown Content-Encoding 'br'"),
+        ("utf-8", bytes, 415, "unknown Content-Encoding 'utf-8'"),
     ],
 )
 def test_packed_bodies_are_unpacked_or_refused(
     coding: str,
     pack: Callable[[bytes], bytes],
     status: int,
-    said: str,
+    message: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A body that cannot be unpacked is the client's fault: 400 as JSON, and nothing is logged."""
@@ -49,7 +49,7 @@ def test_packed_bodies_are_unpacked_or_refused(
             answer = json.loads(await response.read())
 
         assert response.status == status
-        assert said in answer.get("error", {}).get("message", "")
+        assert message in answer.get("error", {}).get("message", "")
 
     with_server(main)
     assert caplog.text == ""

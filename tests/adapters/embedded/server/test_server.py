@@ -323,7 +323,7 @@ def test_a_server_that_cannot_start_says_why() -> None:
     async def main() -> None:
         async with running_server(served_settings()) as server:
             port = int(server.url.rpartition(":")[2])
-            with pytest.raises(EngineError, match=f"port {port}: the port is taken") as e:
+            with pytest.raises(EngineError, match=f"port {port}: the port is in use") as e:
                 async with running_server(served_settings(), "127.0.0.1", port):
                     pass
             assert "--port" in e.value.__notes__[0]
