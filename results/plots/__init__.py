@@ -1,4 +1,4 @@
-"""The plots of a summary as PNG: the only package that imports matplotlib."""
+"""The plots of a summary as PNG files; the only package that imports matplotlib."""
 
 from harness.results.plots.cache_folder import choose_cache_folder
 

@@ -1,4 +1,4 @@
-"""What all figures share: size, look, head, mark of a simulation, log axes, the PNG itself."""
+"""Shared parts of all figures: size, style, title, simulation mark, log axes and the PNG file."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ Look = dict[str, Any]  # properties that matplotlib takes by name
 DPI = 200
 WIDTH_IN = 8.0  # 1600 pixels
 PALETTE_SIZE = 128
-_LEGEND_LETTERS = 140  # that fit into one line of a legend
+_LEGEND_LETTERS = 140  # characters that fit into one line of a legend
 _CAPTION_LETTERS = 165
-LOADS_A_LINE = 4  # names of loads in one line of a legend
-HATCH = "//////"  # of what takes no part in the comparison
+LOADS_A_LINE = 4  # maximum loads in one line of a legend
+HATCH = "//////"  # marks runs that are left out of the comparison
 INK, FAINT, GRID = "#1a1a1a", "#6b6b6b", "#dddddd"
-# Okabe and Ito's palette, which colour-blind readers can tell apart; yellow is too pale on white.
+# Okabe and Ito's palette, which suits colour-blind readers, without yellow (too pale on white).
 LOAD_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 LOAD_MARKERS = ("o", "s", "D", "^", "v", "P")
 STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 7.5,
-    "text.parse_math": False,  # a name may hold a dollar sign
+    "text.parse_math": False,  # a name may contain a dollar sign
     "text.color": INK,
     "axes.edgecolor": FAINT,
     "axes.labelcolor": INK,
@@ -61,16 +61,18 @@ STYLE: dict[str, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Our own look, whatever the reader's matplotlibrc says; put back afterwards."""
+    """Use the project's style instead of the user's matplotlibrc, and restore it afterwards."""
     with mpl.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # names in any script
+        warnings.filterwarnings(
+            "ignore", message="Glyph .* missing from"
+        )  # names may use any script
         mpl.rcdefaults()
         mpl.rcParams.update(cast("Any", STYLE))
         yield
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a PNG of few colours: a quarter of the size, so that a report can hold many."""
+    """Write a PNG with few colours, which has a quarter of the size."""
     canvas: Any = FigureCanvasAgg(figure)  # Any: matplotlib types neither of the two methods
     canvas.draw()
     pixels = np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[:, :, :3])
@@ -81,13 +83,13 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def new_figure(summary: Summary, planned: PlannedFigure, height_in: float) -> Figure:
-    """An empty figure with title, what was run, caption and, if so, the mark of a simulation."""
+    """Return an empty figure with title, model and engine, caption and simulation mark, if any."""
     figure = Figure(figsize=(WIDTH_IN, height_in), dpi=DPI)
-    FigureCanvasAgg(figure)  # texts are measured on it
+    FigureCanvasAgg(figure)  # needed to measure texts
     top = 1 - 0.14 / height_in
     title = figure.text(0.015, top, planned.title, weight="bold", fontsize=10, va="top")
-    room = 0.86 * WIDTH_IN * DPI / extent(title).width
-    title.set_fontsize(min(10.0, 10.0 * room))
+    shrink = 0.86 * WIDTH_IN * DPI / extent(title).width
+    title.set_fontsize(min(10.0, 10.0 * shrink))
     ran = f"{summary.model} · {hardware_title(summary)} · "
     ran += engines(summary)[planned.label] if planned.label else "baselines of the engines"
     figure.text(0.015, top - 0.23 / height_in, ran, color=FAINT, va="top")
@@ -107,24 +109,24 @@ def new_figure(summary: Summary, planned: PlannedFigure, height_in: float) -> Fi
 
 
 def extent(text: Text) -> Box:
-    """Where a text lies, in pixels."""
+    """Return the bounding box of a text, in pixels."""
     box = text.get_window_extent()
     return Box(left=box.x0, bottom=box.y0, width=box.width, height=box.height)
 
 
 def load_style(planned: PlannedFigure, panel: Panel) -> tuple[str, str]:
-    """Return the colour and the marker of a load: the same in every figure of its workload."""
+    """Return the colour and the marker of a load, the same in every figure of its workload."""
     i = planned.first_load + planned.panels.index(panel)
     return LOAD_COLOURS[i % len(LOAD_COLOURS)], LOAD_MARKERS[i % len(LOAD_MARKERS)]
 
 
 def head_in(planned: PlannedFigure) -> float:
-    """Return how high title, what was run and the names of the loads stand, in inches."""
+    """Return the height of the title, the subtitle and the legend, in inches."""
     return 0.55 + 0.17 * math.ceil(len(planned.panels) / loads_a_line(planned))
 
 
 def caption_in(planned: PlannedFigure) -> float:
-    """Return what a caption takes beyond its first line, in inches."""
+    """Return the height of a caption without its first line, in inches."""
     return 0.12 * (len(_caption_lines(planned)) - 1)
 
 
@@ -133,13 +135,13 @@ def _caption_lines(planned: PlannedFigure) -> list[str]:
 
 
 def loads_a_line(planned: PlannedFigure) -> int:
-    """Return how many names of loads stand in one line of a legend."""
+    """Return how many loads fit into one line of a legend."""
     longest = max(len(load_title(panel.load)) for panel in planned.panels)
     return max(1, min(LOADS_A_LINE, _LEGEND_LETTERS // (longest + 4)))
 
 
 def load_legend(figure: Figure, planned: PlannedFigure, height_in: float) -> None:
-    """Name the loads in one line under the head, where no data are."""
+    """Draw the legend of the loads between the subtitle and the axes."""
     handles = [
         Line2D([], [], linestyle="", color=colour, marker=marker, markersize=5)
         for colour, marker in (load_style(planned, panel) for panel in planned.panels)
@@ -160,10 +162,10 @@ def load_legend(figure: Figure, planned: PlannedFigure, height_in: float) -> Non
 def log_axis(
     axes: Axes, which: str, limits: tuple[float, float], prefix: str = "", closest: float = 0.12
 ) -> None:
-    """Give one axis log scale, limits, and ticks that read as plain numbers."""
+    """Set log scale, limits, and ticks with plain numbers on one axis."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axes.set(**{f"{which}scale": "log", f"{which}lim": limits})
-    inner = (limits[1] / limits[0]) ** 0.03  # a tick at the very edge runs into the next panel
+    inner = (limits[1] / limits[0]) ** 0.03  # a tick label at the edge overlaps the next panel
     axis.set_major_locator(FixedLocator(log_ticks(limits[0] * inner, limits[1] / inner, closest)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{prefix}{value:,.6g}"))
@@ -176,9 +178,9 @@ def three_columns(
     names: Sequence[Sequence[str]],
     edges_in: tuple[float, float, float],
 ) -> Sequence[Axes]:
-    """Return three panels beside each other whose rows have names at the left, each once.
+    """Return three panels in one row that share the row names at the left.
 
-    `edges_in` is what stands above and below them, and the height of all, in inches.
+    `edges_in` is the space above the panels, the space below, and the total height, in inches.
     """
     above_in, below_in, height_in = edges_in
     columns = figure.subplots(1, 3, sharey=True)

@@ -1,4 +1,4 @@
-"""Draw every plot of a summary."""
+"""Drawing of every plot of a summary."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from harness.results.summary import Summary
 def draw_all(
     summary: Summary, distributions: Mapping[str, pd.DataFrame], directory: Path
 ) -> list[Path]:
-    """Draw every figure of a summary into `directory`; return the PNG files, in reading order.
+    """Draw every figure of a summary into `directory`, and return the PNG files in order.
 
-    `distributions`: run key → one row a request, with `measured`, `ok` and latencies in ms.
+    `distributions`: run key → one row per request, with `measured`, `ok` and latencies in ms.
     """
     paths: list[Path] = []
     with style():

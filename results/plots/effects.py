@@ -1,4 +1,4 @@
-"""The figure of toggle effects: ratios on a log axis, a row for each arm."""
+"""The figure of toggle effects: ratios on a log axis, one row per arm."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from harness.results.report import PlannedFigure, client_mark
 from harness.results.summary import ArmRow, Effect, Summary
 from harness.results.units import ratio_text
 
-_REACH = 2.0  # an interval that goes further beyond all ratios, as a factor, is cut off
+_REACH = 2.0  # an interval is cut off beyond this factor of the outermost ratio
 
 
 def effects_figure(summary: Summary, planned: PlannedFigure) -> Figure:
-    """Return the ratios of the three primary metrics, a row for each arm, a mark for each load."""
+    """Return the ratios of the three primary metrics, one row per arm and one mark per load."""
     arms = _by_size(planned)
     names = [_name(planned, arm) for arm in arms]
     rows = row_places(
@@ -52,12 +52,12 @@ def effects_figure(summary: Summary, planned: PlannedFigure) -> Figure:
 
 
 def _mixed(planned: PlannedFigure) -> bool:
-    """Return whether closed and open loop share the figure: then a title names two metrics."""
+    """Return whether the figure has closed and open loops, so that a title has two metrics."""
     return len({panel.primary for panel in planned.panels}) > 1
 
 
 def _by_size(planned: PlannedFigure) -> list[ArmRow]:
-    """Arms that were compared, or should have been: single flips first, by change of throughput."""
+    """Return all arms except the baseline: single flips first, by change of throughput."""
 
     def place(arm: ArmRow) -> tuple[bool, bool, float]:
         found = [panel.effect(arm, panel.primary[0]) for panel in planned.panels]
@@ -84,7 +84,7 @@ def _draw_column(
     axes: Axes,
     i: int,
 ) -> None:
-    """Draw one metric: at each place the row of its arm, a mark for each load."""
+    """Draw one metric: one row per arm, one mark per load."""
     margin, metrics = summary.margin, [panel.primary[i] for panel in planned.panels]
     axes.axvspan(1 - margin, 1 + margin, color="#e9e9e9", zorder=0)
     axes.axvline(1, color=INK, linewidth=0.8, zorder=1)
@@ -110,7 +110,7 @@ def _draw_column(
 
 
 def _edges(effects: Sequence[Effect | None]) -> tuple[float, float]:
-    """The smallest and largest ratio to be shown, and the intervals as far as they matter."""
+    """Return the limits of the axis: all ratios, and intervals up to the factor `_REACH`."""
     found = [effect for effect in effects if effect and effect.ratio]
     ratios = [ratio for one in found for ratio in (one.ratio, one.predicted) if ratio]
     low, high = min([*ratios, 0.9]), max([*ratios, 1.1])
@@ -124,13 +124,13 @@ class _Lane:
     """The marks of one load in one metric's panel."""
 
     axes: Axes
-    edges: tuple[float, float]  # no mark goes beyond
-    depth: float  # of the lane, in rows
+    edges: tuple[float, float]  # limits for all marks
+    depth: float  # height of the lane, in rows
     colour: str
     marker: str
 
     def draw(self, place: float, arm: ArmRow | None, effect: Effect | None, mark: str) -> None:
-        """Draw one arm: its ratio, marked, and interval, or that it takes no part."""
+        """Draw one arm: its ratio with mark and interval, or the status of a left-out run."""
         if arm is not None and arm.status != "ok":
             self._hatch(place, arm.status.upper())
         if effect is not None and effect.ratio:
@@ -138,7 +138,7 @@ class _Lane:
             self._ratio(place, effect, effect.ratio, mark)
 
     def _predicted(self, place: float, effect: Effect) -> None:
-        """Draw what was predicted, below the measured: a bar over its band, an upright stroke."""
+        """Draw the prediction behind the measurement: a bar for its band, a vertical stroke."""
         predicted = effect.predicted
         if not predicted or not self.edges[0] <= predicted <= self.edges[1]:
             return
@@ -155,7 +155,7 @@ class _Lane:
         line: Look = {"color": self.colour, "linewidth": 1.2, "solid_capstyle": "butt"}
         self.axes.plot((low, high), (place, place), zorder=2, **line)
         for shown, whole, sign in ((low, effect.low, "<"), (high, effect.high, ">")):
-            if whole and shown != whole:  # it goes on beyond the edge
+            if whole and shown != whole:  # the interval extends beyond the edge
                 self.axes.plot(shown, place, sign, markersize=3.5, color=self.colour, zorder=3)
         hollow = verdict in ("NO DIFFERENCE", "INCONCLUSIVE")
         fill: Look = {"color": self.colour, "markerfacecolor": "white" if hollow else self.colour}

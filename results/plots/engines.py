@@ -1,4 +1,4 @@
-"""The figure of engines: their baselines in rows, a mark for each load."""
+"""The figure of engines: one row per baseline, one mark per load."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from harness.results.report import PlannedFigure, client_mark, compared_engines,
 from harness.results.summary import ArmRow, Summary
 from harness.results.units import significant
 
-_WIDEST = 24  # letters of a label in one line
+_WIDEST = 24  # characters of a label in one line
 
 
 def engines_figure(summary: Summary, planned: PlannedFigure) -> Figure:
-    """Return throughput, TTFT and TPOT of each engine's baseline, a row each, a mark a load."""
+    """Return throughput, TTFT and TPOT of the baselines, one row per engine, one mark per load."""
     labels = compared_engines(summary)
     names = [_name(summary, label) for label in labels]
     rows = row_places(
@@ -57,7 +57,7 @@ def _column(
     i: int,
     row_in: float,
 ) -> None:
-    """Draw one metric: marks of one row lie below each other, so that none covers another."""
+    """Draw one metric; the marks of one row are stacked, so that they do not overlap."""
     metrics = [panel.primary[i] for panel in planned.panels]
     unit = ", ms" if i else ""
     axes.set_title(METRIC_NAMES[metrics[0]] + unit, fontsize=7.5)
@@ -110,7 +110,7 @@ def _mark(
 
 
 def _tail(arm: ArmRow, metric: str) -> float | None:
-    """Return the P99 beside a p50; None for a metric that is one figure."""
+    """Return the P99 of a metric with a p50; None for a metric with a single value."""
     name, _, statistic = metric.partition(".")
     return arm.metrics.get(f"{name}.p99") if statistic else None
 

@@ -1,4 +1,4 @@
-"""The figure of TTFT and TPOT distributions: a row for each arm."""
+"""The figure of TTFT and TPOT distributions: one row per arm."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from harness.results.report import PlannedFigure, client_mark
 from harness.results.summary import ArmRow, Summary
 from harness.results.units import ABSENT, latency_unit, significant
 
-FIGURE_PLACES = {"p50": 1.14, "p99": 1.31}  # right edges of the figures, in widths of the axes
+VALUE_PLACES = {"p50": 1.14, "p99": 1.31}  # right edges of the printed values, in axes widths
 
 
 def latency_figure(
     summary: Summary, planned: PlannedFigure, distributions: Mapping[str, pd.DataFrame]
 ) -> Figure:
-    """Return TTFT and TPOT of the requests of each arm, in one panel."""
+    """Return the TTFT and TPOT distributions of each arm of one panel."""
     (panel,) = planned.panels
     arms = [arm for arm in panel.arms if arm.label == planned.label]
     names = [textwrap.wrap(arm_title(arm) + client_mark(arm), 34) for arm in arms]
@@ -69,7 +69,7 @@ def latency_figure(
 def _samples(
     panel: Panel, arm: ArmRow, metric: str, distributions: Mapping[str, pd.DataFrame]
 ) -> pd.Series[float]:
-    """The arm's measured requests of all blocks, in ms; also of an arm that is to be hatched."""
+    """Return the latency of the arm's measured requests of all blocks, in ms, in any status."""
     frames = [distributions[run.key] for run in panel.runs_of(arm) if run.key in distributions]
     parts = [frame.loc[frame["measured"] & frame["ok"], metric] for frame in frames]
     joined = pd.concat(parts).astype(float) if parts else pd.Series(dtype=float)
@@ -83,7 +83,7 @@ def _latency_column(
     samples: Sequence[pd.Series[float]],
     colour: str,
 ) -> _Column:
-    """Set up the axes of one latency of all arms; return what draws its rows."""
+    """Set up the axes of one latency, and return the column that draws its rows."""
     marks_ms = [value for arm in arms for value in _marks_ms(arm, metric) if value]
     ends_ms = [end for series in samples for end in (series.min(), series.max()) if len(series)]
     shown_ms = [*marks_ms, *ends_ms] or [1.0]
@@ -93,7 +93,7 @@ def _latency_column(
     axes.set_xlabel(f"{METRIC_NAMES[f'{metric}.p50'].replace(' p50', '')}, {unit}")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    for statistic, place in FIGURE_PLACES.items():
+    for statistic, place in VALUE_PLACES.items():
         look: Look = {"fontsize": 6.5, "weight": "bold", "ha": "right", "va": "bottom"}
         axes.text(place, 1.01, f"{statistic}\n{unit}", transform=axes.transAxes, **look)
     return _Column(axes=axes, metric=metric, factor=factor, colour=colour)
@@ -105,7 +105,7 @@ def _marks_ms(arm: ArmRow, metric: str) -> tuple[float | None, float | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Column:
-    """One latency of all arms: where and in which unit a row is drawn."""
+    """The column of one latency, with a row for each arm."""
 
     axes: Axes
     metric: str
@@ -113,7 +113,7 @@ class _Column:
     colour: str
 
     def draw(self, place: float, arm: ArmRow, series: pd.Series[float]) -> None:
-        """Draw the row of one arm: the shape of its requests, p50 and p99, and their figures."""
+        """Draw the row of one arm: the distribution, and p50 and p99 as lines and numbers."""
         if len(series) > 1:
             self._shape(place, arm, np.asarray(series, np.float64) * self.factor)
         p50_ms, p99_ms = _marks_ms(arm, self.metric)
@@ -142,10 +142,10 @@ class _Column:
             half, width = (0.34, 1.6) if statistic == "p50" else (0.24, 0.9)
             ends, line = (place - half, place + half), ":" if unreliable else "-"
             self.axes.plot((value, value), ends, color=INK, linewidth=width, linestyle=line)
-        self._text(place, FIGURE_PLACES[statistic], text, fontsize=6.5)
+        self._text(place, VALUE_PLACES[statistic], text, fontsize=6.5)
 
     def _text(self, place: float, x: float, text: str, **look: Any) -> None:
-        """Write right-aligned at the share `x` of the axis, on white."""
+        """Write right-aligned text on white, at `x` in axes coordinates."""
         ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
         look = {"fontsize": 6, "ha": "right", "va": "center_baseline", "bbox": ground, **look}
         self.axes.text(x, place, text, transform=self.axes.get_yaxis_transform(), **look)

@@ -1,4 +1,4 @@
-"""Where things go on a figure: label places, log ticks, outlines of distributions. No drawing."""
+"""The layout of figures: label positions, log ticks, outlines of distributions. No drawing."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-_DIRECTIONS = 24  # places tried around a point at each distance
+_DIRECTIONS = 24  # positions tried around a point at each distance
 _TICK_STEPS = (
     *((tuple(1 + i / 20 for i in range(180)), 1), (tuple(1 + i / 10 for i in range(90)), 1)),
     *(((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), 1), ((1, 1.5, 2, 3, 5, 7), 1), ((1, 2, 5), 1)),
     *(((1, 3), 1), *(((1,), every) for every in (1, 2, 3, 4, 6))),
 )
-_LINE_IN, _GAP_IN = 0.12, 0.05  # a line of a row's name in 7 points, and the air around them
-_NEARER_COST = 25.0  # and what a label costs that stands nearer to another point
-_CROSSING_COST = 60.0  # pixels of distance that a leader across another label is worth
+_LINE_IN, _GAP_IN = 0.12, 0.05  # height of a line of a row's name in 7 points, and its padding
+_NEARER_COST = 25.0  # cost of a label that is nearer to another point, in pixels of distance
+_CROSSING_COST = 60.0  # cost of a leader that crosses another label, in pixels of distance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Box:
         return self.bottom + self.height
 
     def overlap(self, other: Box) -> float:
-        """Return the area shared with another box, in square pixels."""
+        """Return the area of overlap with another box, in square pixels."""
         across = min(self.right, other.right) - max(self.left, other.left)
         up = min(self.top, other.top) - max(self.bottom, other.bottom)
         return max(across, 0.0) * max(up, 0.0)
@@ -64,11 +64,11 @@ def place_labels(
     marks: Sequence[tuple[float, float]],
     mark_side: float,
 ) -> list[Box]:
-    """Return a box for each label, near its point: inside `bounds`, off all marks and labels.
+    """Return a box for each label, near its point, inside `bounds`, without overlaps.
 
-    Greedy: the largest label first, each at the nearest free place around its point; a leader
-    that would cross another label, and a place nearer to a mark not its own, count as distance.
-    All in pixels. Where nothing is free, the place that covers least.
+    Greedy: the largest label first, each at the nearest free position around its point. A leader
+    that crosses another label adds a cost, and so does a position nearer to another mark. If no
+    position is free, the label gets the one with the smallest overlap. All values are in pixels.
     """
     half = mark_side / 2
     squares = [
@@ -84,7 +84,7 @@ def place_labels(
 
 
 def _cheapest(places: Iterator[tuple[float, Box]], costs: _Costs) -> Box:
-    """The place of least cost; rings that lie farther out than the best cost are not searched."""
+    """Return the position of least cost; distances above the best cost are not searched."""
     _, best = next(places)
     least = costs.of(best)
     for distance, box in places:
@@ -98,7 +98,7 @@ def _cheapest(places: Iterator[tuple[float, Box]], costs: _Costs) -> Box:
 def _places(
     point: tuple[float, float], size: tuple[float, float], bounds: Box
 ) -> Iterator[tuple[float, Box]]:
-    """Boxes around a point with their distances, ascending; first the one clamped to the bounds."""
+    """Yield boxes around a point by distance; the first is the point clamped to the bounds."""
     (x, y), (width, height) = point, size
     clamped = Box(
         left=max(bounds.left, min(x, bounds.right - width)),
@@ -116,7 +116,7 @@ def _places(
 
 
 def _beside(x: float, y: float, width: float, height: float, distance: float, turn: float) -> Box:
-    """The box whose nearest part lies `distance` from (x, y) in the direction of `turn`."""
+    """Return the box at `distance` from (x, y) in the direction `turn`."""
     across, up = math.cos(2 * math.pi * turn), math.sin(2 * math.pi * turn)
     center_x = x + across * (distance + width / 2)
     center_y = y + up * (distance + height / 2)
@@ -125,15 +125,15 @@ def _beside(x: float, y: float, width: float, height: float, distance: float, tu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Costs:
-    """What a place for the label of one point costs, in pixels of distance."""
+    """The costs of positions for the label of one point, in pixels of distance."""
 
     point: tuple[float, float]
-    others: Sequence[tuple[float, float]]  # marks that the label could be taken to belong to
+    others: Sequence[tuple[float, float]]  # marks of other points
     marks: Sequence[Box]
-    labels: Sequence[Box]  # those placed before
+    labels: Sequence[Box]  # labels that are already placed
 
     def of(self, box: Box) -> float:
-        """Return the cost of a box; one that covers something costs more than any that does not."""
+        """Return the cost of a box; an overlap costs more than any position without one."""
         covered = sum(box.overlap(other) for other in (*self.marks, *self.labels))
         if covered:
             return 1e6 + covered
@@ -161,15 +161,15 @@ def crosses(start: tuple[float, float], end: tuple[float, float], box: Box) -> b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPlaces:
-    """Where the rows of a figure lie along its axis, from 0 down; a least high row is 1."""
+    """The positions of rows along the axis, downward from 0; the smallest row has height 1."""
 
     middles: tuple[float, ...]
     borders: tuple[float, ...]  # one more than rows
-    height_in: float  # of all rows, in inches
+    height_in: float  # height of all rows, in inches
 
 
 def row_places(lines: Sequence[int], least_in: float) -> RowPlaces:
-    """Return places for rows whose names take so many lines, so that no name runs into another."""
+    """Return the positions of rows, each high enough for the given number of lines."""
     heights_in = [max(least_in, _LINE_IN * count + _GAP_IN) for count in lines]
     borders = [0.0, *itertools.accumulate(height / least_in for height in heights_in)]
     return RowPlaces(
@@ -180,9 +180,9 @@ def row_places(lines: Sequence[int], least_in: float) -> RowPlaces:
 
 
 def log_ticks(low: float, high: float, closest: float = 0.1) -> list[float]:
-    """Return round ticks inside [low, high], at least the share `closest` of the axis apart.
+    """Return round ticks inside [low, high] with a gap of at least `closest` of the axis.
 
-    As dense as that allows: 1-2-5 and finer, else powers of ten, else every second or third.
+    They are as dense as possible: 1-2-5 and finer, or powers of ten, or every second or third one.
     """
     wide = math.log(high / low)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -199,7 +199,10 @@ def log_ticks(low: float, high: float, closest: float = 0.1) -> list[float]:
 
 
 def padded(low: float, high: float, share: float, least: float = 1.2) -> tuple[float, float]:
-    """Return log-axis limits around [low, high], wider by `share` of it, at least × `least`."""
+    """Return log-axis limits around [low, high], extended by `share` on both sides.
+
+    A range below the factor `least` is widened to it first.
+    """
     wide = max(math.log(high / low), math.log(least))
     middle = math.log(low * high) / 2
     half = wide * (0.5 + share)
@@ -207,10 +210,10 @@ def padded(low: float, high: float, share: float, least: float = 1.2) -> tuple[f
 
 
 def outline(values: Floats, points: int = 160) -> tuple[Floats, Floats]:
-    """Return (places, height from 0 to 1) of the smoothed density of log values.
+    """Return (positions, heights from 0 to 1) of the smoothed density of log values.
 
-    A Gaussian kernel by Silverman's rule on a histogram: drawn for the eye, nothing is read off.
-    It ends one kernel width beyond the values, so that it shows no times that nobody waited.
+    It uses a Gaussian kernel by Silverman's rule on a histogram, for display only. It ends one
+    kernel width beyond the values, so that it shows no latencies outside of the data.
     """
     logs = np.log(values)
     quartiles = np.subtract(*np.percentile(logs, [75, 25])) / 1.34

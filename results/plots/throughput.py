@@ -1,4 +1,4 @@
-"""The figure of throughput against speed per user: a mark for each arm and load."""
+"""The figure of throughput against speed per user: one mark per arm and load."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from harness.results.report import SPEED, PlannedFigure, client_mark
 from harness.results.summary import ArmRow, Summary
 
 RATE = "output_tokens_per_s_per_gpu"
-GAP_PX = 7.0  # that two names in one line stay apart
-MARK_PX = 9.0 * DPI / 72  # side of the square that a mark takes
+GAP_PX = 7.0  # gap between two names in one line
+MARK_PX = 9.0 * DPI / 72  # side of the square around a mark
 
 
 def throughput_figure(summary: Summary, planned: PlannedFigure) -> Figure:
-    """Return output tokens/s per GPU against those per user, for each arm at each load."""
+    """Return output tokens/s per GPU against output tokens/s per user, for each arm and load."""
     missing = _missing(planned)
     above_in = head_in(planned) + 0.14 + 0.13 * len(missing)
     below_in = 0.72 + caption_in(planned)
@@ -63,7 +63,7 @@ def throughput_figure(summary: Summary, planned: PlannedFigure) -> Figure:
 
 
 def _at(arm: ArmRow) -> tuple[float, float]:
-    """Return speed per user and throughput of an arm that has both."""
+    """Return speed per user and throughput of an arm with both metrics."""
     return arm.metrics[SPEED] or 0.0, arm.metrics[RATE] or 0.0
 
 
@@ -78,7 +78,7 @@ def _throughput_mark(axes: Axes, planned: PlannedFigure, panel: Panel, arm: ArmR
         edgecolor=INK if base else colour,
         linewidth=1.1 if base else 0.5,
         hatch=None if fine else HATCH,
-        zorder=3 if base else 4,  # those close to the baseline stay visible on it
+        zorder=3 if base else 4,  # keeps arms close to the baseline visible
         alpha=1 if base else 0.9,
     )
 
@@ -86,7 +86,7 @@ def _throughput_mark(axes: Axes, planned: PlannedFigure, panel: Panel, arm: ArmR
 def _throughput_texts(
     summary: Summary, planned: PlannedFigure, points: Sequence[tuple[Panel, ArmRow]]
 ) -> list[tuple[Panel, ArmRow, str]]:
-    """A name for each mark; those within the margin of the baseline share one text with it."""
+    """Return a label for each mark; arms within the margin of the baseline share its label."""
     texts: list[tuple[Panel, ArmRow, str]] = []
     for panel in planned.panels:
         arms = [arm for owner, arm in points if owner is panel]
@@ -125,7 +125,7 @@ def _throughput_labels(
     drawn: Sequence[tuple[Panel, ArmRow]],
     texts: Sequence[tuple[Panel, ArmRow, str]],
 ) -> None:
-    """Write each name where it covers nothing, with a leader to its mark."""
+    """Write each label at a free position, with a leader to its mark."""
     colours = {panel.title: load_style(planned, panel)[0] for panel in planned.panels}
     look: Look = {"xycoords": "figure pixels", "fontsize": 6.5, "va": "bottom", "linespacing": 1.15}
     labels = [
@@ -165,7 +165,7 @@ def _pixels(axes: Axes, arms: Sequence[ArmRow]) -> list[tuple[float, float]]:
 
 
 def _missing(planned: PlannedFigure) -> list[str]:
-    """The arms that have no mark, and why, in lines: none is dropped in silence."""
+    """Return lines that list the arms without a mark, each with its status."""
     names = [
         f"{arm_title(arm)} at {load_name(panel.load)} ({arm.status.upper()})"
         for panel in planned.panels

@@ -22,7 +22,7 @@ BOUNDS = Box(left=0.0, bottom=0.0, width=1400.0, height=800.0)
 
 
 def marks(seed: int, count: int) -> list[tuple[float, float]]:
-    """Points in two tight crowds, as arms at two loads are."""
+    """Return points in two dense clusters, like arms at two loads."""
     rng = np.random.default_rng(seed)
     centers = np.array([(300.0, 600.0), (1000.0, 150.0)])
     places = centers[rng.integers(0, 2, count)] + rng.normal(0, 60, (count, 2))
@@ -31,7 +31,7 @@ def marks(seed: int, count: int) -> list[tuple[float, float]]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_labels_of_thirty_crowded_marks_cover_nothing(seed: int) -> None:
-    """No two labels overlap, none covers a mark, and all lie inside the axes."""
+    """No label overlaps another label or a mark, and all are inside the axes."""
     points = marks(seed, 30)
     side = 24.0
 
@@ -45,15 +45,15 @@ def test_labels_of_thirty_crowded_marks_cover_nothing(seed: int) -> None:
     assert all(box.inside(BOUNDS) for box in boxes)
 
 
-def test_a_lone_label_stands_next_to_its_mark() -> None:
-    """With room on all sides the label is not sent away: its edge is within a line's height."""
+def test_a_single_label_is_next_to_its_mark() -> None:
+    """With free space on all sides the label is within a line's height of its mark."""
     (box,) = place_labels([(700.0, 400.0)], [(100.0, 20.0)], BOUNDS, [(700.0, 400.0)], 20.0)
 
     assert math.dist(box.nearest(700.0, 400.0), (700.0, 400.0)) <= 20.0
 
 
-def test_a_label_keeps_nearer_to_its_own_mark_than_to_another() -> None:
-    """Of two neighbours, each is labelled on its own side."""
+def test_a_label_is_nearer_to_its_own_mark_than_to_another() -> None:
+    """Two adjacent marks have their labels on opposite sides."""
     points = [(600.0, 400.0), (640.0, 400.0)]
 
     left, right = place_labels(points, [(120.0, 20.0)] * 2, BOUNDS, points, 20.0)
@@ -67,14 +67,14 @@ def test_a_label_keeps_nearer_to_its_own_mark_than_to_another() -> None:
 
 
 def test_a_label_wider_than_the_axes_is_still_placed() -> None:
-    """Nothing fits, so the label is set at the edge instead of being lost."""
+    """A label that does not fit is placed at the edge."""
     (box,) = place_labels([(700.0, 400.0)], [(2000.0, 20.0)], BOUNDS, [], 20.0)
 
     assert (box.left, box.width) == (0.0, 2000.0)
 
 
 def test_a_line_crosses_a_box_only_where_it_passes_through() -> None:
-    """Through the middle it crosses; past it, short of it, and along a parallel it does not."""
+    """A line through the box crosses it; a line beside it or too short does not."""
     box = Box(left=10.0, bottom=10.0, width=10.0, height=10.0)
 
     assert crosses((0.0, 15.0), (30.0, 15.0), box)
@@ -93,7 +93,7 @@ def test_a_line_crosses_a_box_only_where_it_passes_through() -> None:
 def test_ticks_are_inside_the_axis_and_far_enough_apart(
     low: float, factor: float, closest: float
 ) -> None:
-    """Ticks never leave the axis nor come closer than asked, so that their texts do not touch."""
+    """Ticks are inside the axis, with at least the requested gap."""
     high = low * factor
 
     ticks = log_ticks(low, high, closest)
@@ -104,13 +104,13 @@ def test_ticks_are_inside_the_axis_and_far_enough_apart(
 
 
 def test_an_axis_of_ratios_has_a_tick_at_one() -> None:
-    """Whatever the ratios, the baseline's 1 is named."""
+    """An axis with any ratios has a tick at 1."""
     for low, high in ((0.9, 1.1), (0.3, 4.0), (0.004, 900.0)):
         assert any(tick == pytest.approx(1) for tick in log_ticks(low, high, 0.17))
 
 
-def test_limits_grow_alike_on_both_sides_and_never_vanish() -> None:
-    """The middle of the axis stays, and one lone value still gets an axis of some width."""
+def test_limits_grow_equally_on_both_sides_and_are_never_equal() -> None:
+    """The middle of the axis stays the same, and a single value gets a minimum width."""
     low, high = padded(2.0, 8.0, share=0.5)
     assert (low, high) == pytest.approx((1.0, 16.0))
 
@@ -119,7 +119,7 @@ def test_limits_grow_alike_on_both_sides_and_never_vanish() -> None:
 
 
 def test_an_outline_peaks_where_the_values_are() -> None:
-    """The shape is as high as 1 at the mode and near 0 at both ends."""
+    """The height is 1 at the mode and near 0 at both ends."""
     values = np.random.default_rng(0).lognormal(math.log(100), 0.3, 3000)
 
     places, height = outline(values)
@@ -132,7 +132,7 @@ def test_an_outline_peaks_where_the_values_are() -> None:
 
 
 def test_an_outline_shows_two_peaks_of_two_kinds_of_requests() -> None:
-    """Hits and misses of a cache stay two humps: the smoothing does not run over them."""
+    """Cache hits and misses are two separate peaks after smoothing."""
     rng = np.random.default_rng(1)
     values = np.concatenate([rng.lognormal(0, 0.1, 500), rng.lognormal(3, 0.1, 500)])
 
@@ -145,7 +145,7 @@ def test_an_outline_shows_two_peaks_of_two_kinds_of_requests() -> None:
 
 
 def test_equal_values_are_drawn_as_a_sliver() -> None:
-    """Virtual time may give every request one and the same TPOT: finite, narrow, one peak."""
+    """If every request has the same TPOT, as on virtual time, the outline is narrow and finite."""
     places, height = outline(np.full(20, 17.2))
 
     assert np.isfinite(height).all()
@@ -153,7 +153,7 @@ def test_equal_values_are_drawn_as_a_sliver() -> None:
 
 
 def test_rows_are_as_high_as_their_names_need() -> None:
-    """A name of four lines takes its own height, those of one line keep the least one."""
+    """A name of four lines has a higher row; names of one line have the minimum height."""
     rows = row_places([1, 4, 1], least_in=0.25)
 
     heights = [high - low for low, high in itertools.pairwise(rows.borders)]

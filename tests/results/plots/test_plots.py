@@ -54,7 +54,7 @@ def drawn(summary: dict[str, Any], planned: PlannedFigure) -> Figure:
 
 @cache
 def requests() -> dict[str, pd.DataFrame]:
-    """The requests of `SIMULATED`, which no figure changes."""
+    """The requests of `SIMULATED`, which tests do not change."""
     return {
         key: frame.assign(scheduled_ttft_ms=frame["ttft_ms"])
         for key, frame in make_distributions(SIMULATED).items()
@@ -62,7 +62,7 @@ def requests() -> dict[str, pd.DataFrame]:
 
 
 def texts(figure: Figure) -> list[Text]:
-    """All texts that a reader sees, in their final places."""
+    """Return all visible texts in their final positions."""
     canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     found = figure.findobj(Text)
@@ -84,20 +84,20 @@ KNOWN = {"simulated": SIMULATED, "real": REAL, "open": OPEN, "clients": CLIENTS}
 
 @cache
 def known(name: str, kind: str, place: int = -1) -> Figure:
-    """A figure of a summary that no test changes, made once for all that look at it."""
+    """Return a figure of a shared summary, drawn once for all tests."""
     return drawn(KNOWN[name], planned(KNOWN[name], kind, place))
 
 
 @cache
-def said(name: str, kind: str, place: int = -1) -> str:
-    """The words of such a figure."""
+def words_of(name: str, kind: str, place: int = -1) -> str:
+    """Return the words of a shared figure."""
     return words(known(name, kind, place))
 
 
 @pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
 @pytest.mark.parametrize("name", KNOWN)
 def test_no_two_texts_of_a_figure_touch_and_all_are_inside(name: str, kind: str) -> None:
-    """With 15 arms and two loads every text is whole, and none lies on another."""
+    """With 15 arms and two loads no text is cut off or overlaps another."""
     figure = known(name, kind)
 
     seen = [text for text in texts(figure) if text.get_visible()]
@@ -118,16 +118,16 @@ def test_no_two_texts_of_a_figure_touch_and_all_are_inside(name: str, kind: str)
 
 @pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
 def test_each_figure_of_a_simulation_says_simulated(kind: str) -> None:
-    """The mark is on every kind of figure, and on none of an engine that ran for real."""
-    assert "SIMULATED" in said("simulated", kind)
-    assert "simulated" not in said("real", kind).lower()
+    """Every kind of figure of a simulation has the mark, and no figure of a real engine."""
+    assert "SIMULATED" in words_of("simulated", kind)
+    assert "simulated" not in words_of("real", kind).lower()
 
 
 @pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
 def test_each_figure_names_every_arm(kind: str) -> None:
-    """No arm is dropped from a figure in silence, void and skipped ones neither."""
+    """Every arm is in the figure, including void and skipped ones."""
     for name in ("simulated", "real"):
-        found = said(name, kind)
+        found = words_of(name, kind)
         for arm in ARMS:
             toggle, value = arm.split("=")
             base = ARMS[arm][1:3]
@@ -137,30 +137,30 @@ def test_each_figure_names_every_arm(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
 def test_a_void_arm_is_named_void(kind: str) -> None:
-    """What takes no part in the comparison says so where it would have stood."""
-    assert "VOID" in said("simulated", kind)
+    """A void arm has the word VOID in its row."""
+    assert "VOID" in words_of("simulated", kind)
 
 
 @pytest.mark.parametrize("kind", ["effects", "throughput", "latency"])
 def test_an_arm_whose_client_is_invalid_is_named_so(kind: str) -> None:
-    """Its figures are the client's: it is drawn as a void arm is, under its own word."""
-    assert "INVALID" in said("clients", kind)
-    assert "INVALID" not in said("real", kind)
+    """An arm with an INVALID client is drawn like a void arm, with the word INVALID."""
+    assert "INVALID" in words_of("clients", kind)
+    assert "INVALID" not in words_of("real", kind)
 
 
 @pytest.mark.parametrize(("kind", "marks"), [("effects", 3), ("throughput", 1), ("latency", 1)])
 def test_an_arm_whose_client_is_degraded_carries_a_mark(kind: str, marks: int) -> None:
-    """A dagger at each of its figures, explained below; on no figure of trusted clients."""
-    found = said("clients", kind)
+    """Each value of the arm has a dagger, explained in the caption; TRUSTED clients have none."""
+    found = words_of("clients", kind)
 
     assert found.count("†") > marks
     assert found.count("†: the client is DEGRADED") == 1
-    assert "†" not in said("clients", kind, 0)
+    assert "†" not in words_of("clients", kind, 0)
 
 
 @pytest.mark.parametrize("kind", ["effects", "latency"])
 def test_a_void_arm_is_hatched(kind: str) -> None:
-    """The band or the shape of a void arm is hatched, those of good arms are not."""
+    """The band or the outline of a void arm is hatched; other arms are not."""
     whole = make_summary(Fixture(void=None))
     figure, clean = known("simulated", kind), drawn(whole, planned(whole, kind))
 
@@ -168,8 +168,8 @@ def test_a_void_arm_is_hatched(kind: str) -> None:
     assert not clean.findobj(lambda artist: bool(getattr(artist, "get_hatch", lambda: None)()))
 
 
-def test_an_effect_stands_at_its_ratio_with_its_interval() -> None:
-    """The mark's place on the axis is the ratio itself, the line runs from low to high."""
+def test_an_effect_is_drawn_at_its_ratio_with_its_interval() -> None:
+    """The mark is at the ratio, and the line goes from the low to the high bound."""
     summary = only(SIMULATED, ["baseline", "tensor_parallel=8"])
     figure = drawn(summary, planned(summary, "effects", 0))
 
@@ -185,7 +185,7 @@ def test_an_effect_stands_at_its_ratio_with_its_interval() -> None:
 
 
 def test_an_interval_without_end_does_not_squeeze_the_ratios() -> None:
-    """Two blocks can give an interval over many decades: it is cut off, the ratios stay apart."""
+    """An interval over many decades, as from two blocks, is cut off; ratios stay readable."""
     summary = make_summary()
     for effect in summary["effects"]:
         effect["low"], effect["high"] = effect["ratio"] / 1e6, effect["ratio"] * 1e6
@@ -196,8 +196,8 @@ def test_an_interval_without_end_does_not_squeeze_the_ratios() -> None:
     assert high / low < 1000
 
 
-def test_the_way_to_better_is_written_above_each_metric() -> None:
-    """More throughput is better, less latency is better."""
+def test_the_better_direction_is_written_above_each_metric() -> None:
+    """Higher throughput is better, lower latency is better."""
     figure = known("simulated", "effects")
 
     titles = [axes.get_title() for axes in figure.axes]
@@ -205,28 +205,28 @@ def test_the_way_to_better_is_written_above_each_metric() -> None:
 
 
 def test_verdicts_are_drawn_from_five_blocks_on_only() -> None:
-    """Three blocks: bare ratios. Five: the mark of the verdict beside the ratio."""
-    assert "▲" not in said("simulated", "effects")
-    assert "2.64▲" in said("real", "effects", 0)
+    """With three blocks the ratio has no verdict mark, with five it has."""
+    assert "▲" not in words_of("simulated", "effects")
+    assert "2.64▲" in words_of("real", "effects", 0)
 
 
 def test_arms_like_the_baseline_share_its_label() -> None:
-    """Marks within the margin of the baseline are named together instead of on top of it."""
-    found = said("simulated", "throughput", 0)
+    """Arms within the margin of the baseline are listed in its label."""
+    found = words_of("simulated", "throughput", 0)
 
     assert "baseline and within ±3 % of it: baseline-again, speculative ngram" in found
 
 
 def test_an_unreliable_p99_is_marked_in_the_figure() -> None:
-    """With 20 requests the P99 carries ~, with 300 it does not."""
-    few, many = (said("simulated", "latency", place) for place in (0, 1))
+    """The P99 of 20 requests has the mark ~, that of 300 does not."""
+    few, many = (words_of("simulated", "latency", place) for place in (0, 1))
 
     assert "~160" in few
     assert "~" not in many.replace("~ and dotted", "")
 
 
-def test_a_metric_nobody_has_is_a_dash() -> None:
-    """Without a single TPOT (one-token answers) the figure is drawn, with dashes for it."""
+def test_a_metric_without_values_is_a_dash() -> None:
+    """A figure without any TPOT (one-token answers) has dashes instead."""
     summary = only(make_summary(), ["baseline", "batching=static"])
     for arm in summary["arms"]:
         arm["metrics"]["tpot_ms.p50"] = arm["metrics"]["tpot_ms.p99"] = None
@@ -251,7 +251,7 @@ def assert_no_text_on_another(figure: Figure) -> None:
 
 
 def combined(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary with every treatment flipping four toggles more, as a full grid has."""
+    """Return the summary with four more flips per arm, as in a full grid."""
     more = {
         name: {"value": "off", "base": "on", "implied": {}}
         for name in ("chunked_prefill", "overlap_scheduling", "prefix_caching", "cuda_graphs")
@@ -268,14 +268,14 @@ def combined(summary: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["effects", "latency"])
 def test_names_of_many_flips_do_not_run_into_each_other(kind: str) -> None:
-    """Arms of five flips take five lines and more: their rows grow with them."""
+    """Arms with five flips need five or more lines, and their rows are higher."""
     summary = combined(SIMULATED)
 
     assert_no_text_on_another(drawn(summary, planned(summary, kind)))
 
 
 def test_closed_and_open_loop_in_one_figure_keep_their_titles_apart() -> None:
-    """The middle column is of two kinds of TTFT; its title stays off its neighbours'."""
+    """The title with two kinds of TTFT does not overlap the adjacent titles."""
     loads = [make_summary(), as_open_loop(make_summary())]
     parts = ("arms", "runs", "effects")
     both = combined(
@@ -289,7 +289,7 @@ def test_closed_and_open_loop_in_one_figure_keep_their_titles_apart() -> None:
 
 
 def test_long_names_of_loads_keep_inside_the_figure() -> None:
-    """Four loads with rate, requests and duration take as many lines of the legend as they need."""
+    """Four long load names use several lines of the legend."""
     summary = as_open_loop(only(make_summary(), ["baseline", "baseline-again"]))
     for part in ("runs", "arms", "effects"):
         rows = [row for row in summary[part] if row["load"]["value"] == 1]
@@ -307,8 +307,8 @@ def test_long_names_of_loads_keep_inside_the_figure() -> None:
     assert "4,001 conversations/s constant, 20 requests, 300 s" in words(figure)
 
 
-def test_single_toggles_stand_above_pairs() -> None:
-    """Pairs come after the last single toggle, and before the control."""
+def test_single_toggles_are_above_pairs() -> None:
+    """Pairs are between the last single toggle and the control."""
     summary = make_summary()
     for effect in summary["effects"]:
         if effect["arm"] == "quantization=int4":
@@ -322,9 +322,9 @@ def test_single_toggles_stand_above_pairs() -> None:
 
 
 def test_open_loop_draws_ttft_from_when_a_request_was_due() -> None:
-    """The axis names it, so that nobody takes it for the time from the send."""
-    assert "TTFT from due" in said("open", "latency")
-    assert "TTFT p50 from due" in said("open", "effects")
+    """The axis label says that the TTFT counts from due, not from the send."""
+    assert "TTFT from due" in words_of("open", "latency")
+    assert "TTFT p50 from due" in words_of("open", "effects")
 
 
 def test_names_are_drawn_as_they_are_and_never_leave_the_folder(tmp_path: Path) -> None:
