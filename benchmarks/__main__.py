@@ -1,6 +1,6 @@
-"""All benchmarks, one after the other: `python benchmarks` prints every table, in some 15 minutes.
+"""Run all benchmarks in sequence: `python benchmarks` prints every table in about 15 minutes.
 
-Each is a script of its own with options of its own: simulator, cost, accuracy, scaling.
+Each benchmark is also a script with its own options: simulator, cost, accuracy, scaling.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NAMES = ("simulator", "cost", "accuracy", "scaling")
 
 
 def main() -> None:
-    """Run them in turn; end with the first that fails."""
+    """Run the benchmarks in sequence. Stop at the first failure."""
     for name in NAMES:
         print(f"\n== {name} ==", flush=True)
         script = Path(__file__).with_name(f"{name}.py")

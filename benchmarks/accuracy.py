@@ -1,14 +1,14 @@
-"""How exact the client's stamps are: against a server that writes down when it sent each token.
+"""Measure the accuracy of the client's time stamps, against a server that records each send time.
 
     python benchmarks/accuracy.py [--runs 5] [--concurrency 64 256]
 
-Prints, for each concurrency, the median over the runs of the error (client's stamp minus server's)
-of the first and of the last token of each request, p50 and p99, in ms. 256 output tokens, one each
-10 ms, all requests begun at once; server and client on a core each where there are two. `t_recv −
-sent`, the time that a request waited in the server's socket, stands apart: it is never negative and
-no fault of the client. So does how late the server began its ticks.
+For each concurrency, prints the error (client stamp − server stamp) of the first, the last and each
+token in ms: p50 and p99, as medians over the runs. Each stream has 256 output tokens at intervals
+of 10 ms, and all streams start together. With two cores or more, server and client have a core
+each. Separate rows show `t_recv − sent`, the time of a request in the server's socket (never
+negative, and not an error of the client), and the delay of the server's ticks.
 
-Other processes on the machine are in the figures. Where they cannot be ended:
+Other processes on the machine affect the results. If you cannot stop them, run:
 
     chrt --rr 1 python benchmarks/accuracy.py
 """
@@ -29,13 +29,13 @@ ROWS: tuple[tuple[str, Callable[[Rung], MedianAndP99]], ...] = (
     ("first token", lambda run: run.first_ms),
     ("last token", lambda run: run.last_ms),
     ("each token", lambda run: run.each_ms),
-    ("t_recv − sent (the server's)", lambda run: run.wait_ms),
-    ("tick begun − due (the server's)", lambda run: run.server_late_ms),
+    ("t_recv − sent (server)", lambda run: run.wait_ms),
+    ("tick started − due (server)", lambda run: run.server_late_ms),
 )
 
 
 def one_run(concurrency: int, rounds: int, server_core: int | None) -> Rung:
-    """Return what one load shows; each stream makes `rounds` requests."""
+    """Run one load with `rounds` requests per stream and return the measurement."""
     load = Load(
         mode="concurrency",
         arrivals="closed",
@@ -46,20 +46,20 @@ def one_run(concurrency: int, rounds: int, server_core: int | None) -> Rung:
         return measured(server, load, output_tokens=OUTPUT_TOKENS)
 
 
-def median(runs: Sequence[Rung], figure: Callable[[Rung], float | None]) -> float:
-    """Return the median of a figure over the runs; nan where no run has it."""
-    known = [value for run in runs if (value := figure(run)) is not None]
+def median(runs: Sequence[Rung], value_of: Callable[[Rung], float | None]) -> float:
+    """Return the median of a value over the runs; NaN if no run has it."""
+    known = [value for run in runs if (value := value_of(run)) is not None]
     return statistics.median(known) if known else float("nan")
 
 
 def report(concurrency: int, runs: Sequence[Rung]) -> None:
-    """Print the lines of one concurrency."""
+    """Print the rows of one concurrency."""
     rate = median(runs, lambda run: run.tokens_per_s)
     used = median(runs, lambda run: run.client_cores)
     queued = median(runs, lambda run: run.client_queued)
     print(
-        f"\nconcurrency {concurrency}: {rate:,.0f} tokens/s, {runs[0].requests} requests a run; "
-        f"client {used:.2f} cores, {queued:.2f} waiting for one"
+        f"\nconcurrency {concurrency}: {rate:,.0f} tokens/s, {runs[0].requests} requests per run; "
+        f"client used {used:.2f} cores and waited for {queued:.2f}"
     )
     for name, spread in ROWS:
         p50 = median(runs, lambda run, of=spread: of(run).p50)  # type: ignore[misc]
@@ -73,9 +73,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=4, help="requests of each stream")
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[64, 256])
+    parser.add_argument("--runs", type=int, default=5, help="number of runs (default: 5)")
+    parser.add_argument(
+        "--rounds", type=int, default=4, help="number of requests per stream (default: 4)"
+    )
+    parser.add_argument(
+        "--concurrency",
+        type=int,
+        nargs="+",
+        default=[64, 256],
+        help="numbers of streams (default: 64 256)",
+    )
     arguments = parser.parse_args()
     print(f"{'ms':32} {'p50':>9} {'p99':>9} {'worst run p99':>14}")
     with cores() as pinned:

@@ -1,21 +1,22 @@
-"""What the client costs: processor time for each token, beside the least that any client could do.
+"""Measure the client's processor time per token, and compare it with the minimum of any client.
 
     python benchmarks/cost.py [--repeats 5] [--other 'NAME=COMMAND' …]
 
-Concurrency 64, 128 prompt ids, 256 output tokens. The figure is the slope between 256 and 1,024
-requests, so that starting up drops out; each is the median over the repeats, in which the clients
-take turns. The load phase goes from first send to last answer; the whole command is all of `harness
-load … --json`, from its start to its printed result. The floor is benchmarks/floor/floor.c, which
-reads, stamps and counts, and keeps nothing; it needs a C compiler (`cc`).
+Concurrency 64, 128 prompt ids, 256 output tokens. The result is the slope between 256 and 1,024
+requests, which excludes the start-up, as the median over the repeats. The clients alternate. The
+load phase is from the first send to the end of the last answer; the whole command is
+`harness load … --json` from its start to its printed result. The floor is
+benchmarks/floor/floor.c, which reads, stamps and counts, and stores nothing; it needs a C compiler
+(`cc`).
 
-`--other` measures any other client in the same way, whole. {url} and {requests} are filled in:
+`--other` measures the whole command of another client. It replaces {url} and {requests}:
 
     --other 'vllm=vllm bench serve --base-url {url} --model reference --tokenizer DIR
              --dataset-name random --random-input-len 128 --random-output-len 256
              --num-prompts {requests} --max-concurrency 64 --ignore-eos --disable-tqdm'
 
-Other processes on the machine are in the figures, though less than in times. Where they cannot be
-ended: `chrt --rr 1 python benchmarks/cost.py`.
+Other processes on the machine affect the results, though less than they affect latencies. If you
+cannot stop them, run `chrt --rr 1 python benchmarks/cost.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ VARIANTS = {"usage at the end": True, "running usage": False}
 class Cost:
     """Processor time, user and system, in seconds."""
 
-    load_s: float | None  # of the load phase; None: the client does not tell
+    load_s: float | None  # load phase only; None: not reported by the client
     whole_s: float
 
 
@@ -55,36 +56,36 @@ Client = Callable[[str, int], Cost]  # URL of the server, requests
 def run(
     command: Sequence[str], stdin: bytes = b"", good: Sequence[int] = (0,)
 ) -> tuple[str, float]:
-    """Return what `command` printed and the processor time that it and its children took.
+    """Run `command`; return its stdout and the processor time of it and its children.
 
-    Raises `SystemExit` with what it said on stderr where its exit code is not among `good`.
+    Raises `SystemExit` with its stderr when the exit code is not in `good`.
     """
     with (
         tempfile.TemporaryFile() as given,
-        tempfile.TemporaryFile() as said,
-        tempfile.TemporaryFile() as complained,
+        tempfile.TemporaryFile() as stdout,
+        tempfile.TemporaryFile() as stderr,
     ):
         given.write(stdin)
         given.seek(0)
-        process = subprocess.Popen(command, stdin=given, stdout=said, stderr=complained)
+        process = subprocess.Popen(command, stdin=given, stdout=stdout, stderr=stderr)
         try:
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         finally:
             if process.returncode is None:
                 process.kill()
-        said.seek(0)
-        complained.seek(0)
-        text, complaint = (file.read().decode("utf-8", "replace") for file in (said, complained))
+        stdout.seek(0)
+        stderr.seek(0)
+        text, errors = (file.read().decode("utf-8", "replace") for file in (stdout, stderr))
     if process.returncode not in good:
-        sys.exit(f"{shlex.join(command)}\nended with {process.returncode}:\n{complaint}")
+        sys.exit(f"{shlex.join(command)}\nexited with code {process.returncode}:\n{errors}")
     return text, used.ru_utime + used.ru_stime
 
 
 def floor_client(program: Path) -> Client:
-    """Return the floor as a client."""
+    """Return the floor program as a client."""
     options = {"include_usage": True, "continuous_usage_stats": True}
-    asked = {
+    request = {
         "model": "reference",
         "prompt": list(range(1000, 1000 + PROMPT_TOKENS)),
         "max_tokens": OUTPUT_TOKENS,
@@ -92,7 +93,7 @@ def floor_client(program: Path) -> Client:
         "ignore_eos": True,
         "stream_options": options,
     }
-    body = json.dumps(asked).encode()
+    body = json.dumps(request).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n\r\n"
 
     def client(url: str, requests: int) -> Cost:
@@ -106,7 +107,7 @@ def floor_client(program: Path) -> Client:
 def harness_load(url: str, requests: int) -> Cost:
     """Return the cost of `harness load … --json`.
 
-    A load whose times cannot be vouched for, as on a busy machine, costs what it costs.
+    Exit code 1 is accepted too: latencies may be invalid on a busy machine, but the cost is valid.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
@@ -130,7 +131,7 @@ def harness_load(url: str, requests: int) -> Cost:
 
 
 def other_client(command: str) -> Client:
-    """Return any command as a client."""
+    """Return a command as a client."""
 
     def client(url: str, requests: int) -> Cost:
         words = [word.format(url=url, requests=requests) for word in shlex.split(command)]
@@ -140,7 +141,7 @@ def other_client(command: str) -> Client:
 
 
 def measured(client: Client, requests: int, server_core: int | None, *, usage_at_end: bool) -> Cost:
-    """Return what one load costs, on a server of its own."""
+    """Return the cost of one load on a new server."""
     with reference_process(
         ttft_ms=TTFT_MS, itl_ms=ITL_MS, cpu=server_core, usage_at_end=usage_at_end
     ) as server:
@@ -148,7 +149,7 @@ def measured(client: Client, requests: int, server_core: int | None, *, usage_at
 
 
 def slope(few: Cost, many: Cost, tokens: int) -> tuple[float | None, float]:
-    """Return µs a token of the load phase and of the whole between two loads."""
+    """Return µs per token of the load phase and of the whole command, from two loads."""
     load = None
     if few.load_s is not None and many.load_s is not None:
         load = (many.load_s - few.load_s) / tokens * 1e6
@@ -156,9 +157,9 @@ def slope(few: Cost, many: Cost, tokens: int) -> tuple[float | None, float]:
 
 
 def report(title: str, slopes: dict[str, list[tuple[float | None, float]]]) -> None:
-    """Print the table of one variant: medians, and how many times the floor's."""
+    """Print the table of one variant: medians, and their ratio to the floor."""
     print(f"\n{title:24} {'load phase':>21} {'whole command':>21}")
-    print(f"{'µs a token':24} {'median':>12} {'× floor':>8} {'median':>12} {'× floor':>8}")
+    print(f"{'µs per token':24} {'median':>12} {'× floor':>8} {'median':>12} {'× floor':>8}")
     middle = {
         name: tuple(
             statistics.median(known) if (known := [one for one in column if one is not None]) else 0
@@ -167,21 +168,19 @@ def report(title: str, slopes: dict[str, list[tuple[float | None, float]]]) -> N
         for name, found in slopes.items()
     }
     floor = middle.get("floor", (0, 0))
-    for name, figures in middle.items():
+    for name, values in middle.items():
         columns = ""
-        for figure, least in zip(figures, floor, strict=True):
-            shown = f"{figure:12.2f}" if figure else f"{'–':>12}"
-            columns += (
-                f" {shown} {figure / least:8.2f}" if figure and least else f" {shown} {'–':>8}"
-            )
+        for value, least in zip(values, floor, strict=True):
+            shown = f"{value:12.2f}" if value else f"{'–':>12}"
+            columns += f" {shown} {value / least:8.2f}" if value and least else f" {shown} {'–':>8}"
         print(f"{name:24}{columns}")
 
 
 def compiled(folder: Path) -> Path | None:
-    """Return the floor's program; None without a compiler."""
+    """Compile the floor program and return its path; None without a compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
-        print("no floor: there is no C compiler `cc` here")
+        print("the floor is skipped: no C compiler `cc` found")
         return None
     program = folder / "floor"
     run([compiler, "-O2", "-o", str(program), str(FLOOR)])
@@ -193,9 +192,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--requests", type=int, nargs=2, default=[256, 1024])
-    parser.add_argument("--other", action="append", default=[], metavar="NAME=COMMAND")
+    parser.add_argument("--repeats", type=int, default=5, help="number of repeats (default: 5)")
+    parser.add_argument(
+        "--requests",
+        type=int,
+        nargs=2,
+        default=[256, 1024],
+        help="numbers of requests of the two loads (default: 256 1024)",
+    )
+    parser.add_argument(
+        "--other",
+        action="append",
+        default=[],
+        metavar="NAME=COMMAND",
+        help="another client to measure; may be repeated",
+    )
     arguments = parser.parse_args()
     few, many = arguments.requests
     with tempfile.TemporaryDirectory() as folder, cores() as pinned:

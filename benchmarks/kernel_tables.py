@@ -1,6 +1,6 @@
-"""Times of a model's layers put together from tables of single kernels, and published values.
+"""Layer times of models from tables of single kernels, and published end-to-end values.
 
-The folder holds any of
+The folder contains any of
 
     vidur/layer_nonattention.csv      pieces of a layer by tokens (microsoft/vidur)
     ops/gemm_a100_bf16.csv            products (m, n, k)          (NVIDIA aiconfigurator)
@@ -9,7 +9,7 @@ The folder holds any of
     ops/all_reduce_a100_sxm.csv       all-reduces by bytes
     published.csv                     end-to-end values
 
-A point that no table holds, or that lies outside of one, is left out, never made up.
+A point without a table, or outside its table, is skipped and never extrapolated.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from harness.adapters.embedded.step_time.models import find_model
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXTS = (512, 1024, 2048, 4096, 8192)
 PROMPTS = (512, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
-_ENGINE = "vllm"  # of the engines in [ops]
-_CUSTOM_ALL_REDUCE_BYTES = 2**22  # NCCL above
+_ENGINE = "vllm"  # the engine to use in [ops]
+_CUSTOM_ALL_REDUCE_BYTES = 2**22  # larger messages use NCCL
 _MODELS = {
     "Llama-2-7b-hf": "llama-2-7b",
     "LLaMA-7B": "llama-2-7b",
@@ -58,7 +58,7 @@ _LOADS = {"batch": "batch", "concurrency": "between_tokens"}
 
 
 class _Line:
-    """Straight lines between measured points; nothing outside of them."""
+    """A piecewise linear curve through measured points, undefined outside of them."""
 
     def __init__(self) -> None:
         self._points: dict[float, float] = {}
@@ -67,7 +67,7 @@ class _Line:
         self._points[x] = y
 
     def at(self, x: float) -> float | None:
-        """Return the value at `x`; None where nothing was measured around it."""
+        """Return the value at `x`; None outside the measured points."""
         if x in self._points:
             return self._points[x]
         known = sorted(self._points)
@@ -80,7 +80,7 @@ class _Line:
 
 
 class KernelTables:
-    """The tables of one folder; those that are not there are empty."""
+    """The tables of one folder. Missing tables are empty."""
 
     def __init__(self, folder: Path) -> None:
         self._published = _rows(folder / "published.csv")
@@ -90,7 +90,7 @@ class KernelTables:
                 self._gemm[row["n"], row["k"]].add(int(row["m"]), float(row["latency_ms"]))
         self._reduce: dict[tuple[str, int], _Line] = defaultdict(_Line)
         for row in _rows(folder / "ops" / "all_reduce_a100_sxm.csv"):
-            # The tables count 16-bit numbers.
+            # The tables give sizes in 16-bit numbers.
             gpus, size = int(row["num_gpus"]), 2 * int(row["message_size"])
             self._reduce[row["kernel_source"], gpus].add(size, float(row["latency_ms"]))
         self._attention: dict[tuple[str, ...], _Line] = defaultdict(_Line)
@@ -121,7 +121,7 @@ class KernelTables:
         yield from self.published()
 
     def published(self) -> Iterator[PublishedValue]:
-        """Return first tokens, batches and closed loops of known models and GPUs."""
+        """Return the published TTFTs, batches and closed loops of known models and GPUs."""
         for row in self._published:
             gpu, name = _GPUS.get(row["hardware"].split(" ")[0]), _MODELS.get(row["model"])
             load, _, sequences = row["rate_or_concurrency"].partition(" ")
@@ -151,7 +151,7 @@ class KernelTables:
     def _layers(
         self, name: str, gpus: int, source: str, work: tuple[int, int]
     ) -> Iterator[PublishedValue]:
-        """Return the time of all layers of a step, once every piece of it is in a table."""
+        """Return the time of all layers of a step if all its kernels are in the tables."""
         model, (sequences, length) = find_model(_MODELS[name]), work
         tokens = sequences or length
         pieces = (
@@ -177,9 +177,10 @@ class KernelTables:
     def _products_ms(
         self, model: ModelShape, name: str, gpus: int, source: str, tokens: int
     ) -> float | None:
-        """Return the time of a layer's products; a width between two measured ones is their mean.
+        """Return the time of a layer's products.
 
-        [ops] holds them all for Llama-3-70B over 4 GPUs only.
+        [ops] has all products only for Llama-3-70B on 4 GPUs. A width between two measured widths
+        uses their mean.
         """
         if source == "vidur":
             return self._products[name, gpus].at(tokens)
@@ -208,7 +209,7 @@ class KernelTables:
 
 
 def _software(engine: str, version: str) -> str:
-    """Return whose software a row was measured with; current where its time is not known."""
+    """Return the software of a row's measurement; `current` if its version is unknown."""
     if engine == "TensorRT-LLM" and version.startswith(_STATIC_VERSIONS):
         return "trtllm-2023"
     if not version.startswith(_EARLY_VERSIONS):

@@ -1,11 +1,11 @@
-"""How far the embedded engine's times are from measured ones.
+"""Compare the embedded engine's predicted times with measured times.
 
     python benchmarks/prediction.py FOLDER [--all] [--write FILE]
 
-FOLDER holds tables of kernels on A100 and published values, as `kernel_tables.py` lists them.
-Prints each value: predicted, measured, and the error; then, for each kind and
-source, how many there are, the median error, the worst, and how many are within the aim. `--all`
-prints every row, otherwise the ten worst of each kind. `--write` stores the values as a table.
+FOLDER contains tables of kernel times on A100 and published values; `kernel_tables.py` lists them.
+Prints each predicted value, measured value and error. Then prints for each kind and source the
+number of values, the median error, the worst error and the number within the aim. `--all` prints
+every row (default: the ten worst of each kind). `--write` stores the values as a CSV file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WORST = 10
 
 
 class Compared:
-    """A published value beside its prediction."""
+    """A published value and its prediction."""
 
     def __init__(self, published: PublishedValue) -> None:
         self.published = published
@@ -44,13 +44,13 @@ class Compared:
 
 
 def compared(values: list[PublishedValue]) -> list[Compared]:
-    """Return every value that the engine can predict, beside its prediction."""
+    """Return a comparison for each value that the engine can predict."""
     rows = []
     for published in values:
         try:
             rows.append(Compared(published))
         except EngineError as error:
-            print(f"left out: {published.name}: {error}"[:100])
+            print(f"skipped: {published.name}: {error}"[:100])
     return rows
 
 
@@ -72,7 +72,7 @@ def summary(rows: list[Compared]) -> list[str]:
 
 
 def write(values: list[PublishedValue], path: Path) -> None:
-    """Store the values, one a line."""
+    """Write the values to a CSV file."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(asdict(values[0])), lineterminator="\n")
         writer.writeheader()
@@ -84,17 +84,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--all", action="store_true", dest="every")
-    parser.add_argument("--write", type=Path)
+    parser.add_argument("folder", type=Path, help="folder with the tables")
+    parser.add_argument("--all", action="store_true", dest="every", help="print every row")
+    parser.add_argument("--write", type=Path, help="CSV file for the values")
     arguments = parser.parse_args()
     values = list(KernelTables(arguments.folder).values())
     if not values:
-        parser.error(f"{arguments.folder} holds none of the tables")
+        parser.error(f"{arguments.folder} contains no table; the folder needs at least one")
     if arguments.write:
         write(values, arguments.write)
     rows = compared(values)
-    print(f"{'figure':62} {'ours':>9} {'theirs':>9} {'':8} {'error':>8}")
+    print(f"{'value':62} {'predicted':>9} {'measured':>9} {'':8} {'error':>8}")
     for kind in UNITS:
         shown = [row for row in rows if row.published.kind == kind]
         if not arguments.every:

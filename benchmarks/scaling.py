@@ -1,13 +1,13 @@
-"""What more load generator processes bring: one after the other, at rising load.
+"""Measure the effect of more load generator processes at increasing load.
 
     python benchmarks/scaling.py [--workers 1 2] [--streams 64 128 256 512] [--runs 3]
 
-Prints, for each number of processes and of streams (a token each 10 ms), tokens a second, the error
-of every token's stamp (client's minus server's, p50 and p99, in ms; median of the runs), and the
-processor time that all processes took together. The reference server keeps one core, where there
-are two or more; processes beyond the other cores share them, and cannot help.
+For each number of processes and of streams (a token every 10 ms), prints tokens/s, the error of
+every token's stamp (client − server, p50 and p99 in ms, median of the runs), and the processor time
+of all processes together. On two cores or more the reference server has its own core. Processes
+share the other cores, so more processes than these cores cannot help.
 
-Where other processes cannot be ended: `chrt --rr 1 python benchmarks/scaling.py`.
+If you cannot stop other processes, run `chrt --rr 1 python benchmarks/scaling.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OUTPUT_TOKENS, ROUNDS = 128, 3
 
 
 def one_run(workers: int, streams: int, server_core: int | None) -> Rung:
-    """Return what one load shows, offered by so many processes."""
+    """Run one load with `workers` processes and return the measurement."""
     load = Load(
         mode="concurrency", arrivals="closed", concurrency=streams, requests=streams * ROUNDS
     )
@@ -37,8 +37,8 @@ def one_run(workers: int, streams: int, server_core: int | None) -> Rung:
 def row(workers: int, streams: int, runs: list[Rung]) -> str:
     """Return one line of the table."""
 
-    def median(figure: Callable[[Rung], float]) -> float:
-        return statistics.median(figure(run) for run in runs)
+    def median(value_of: Callable[[Rung], float]) -> float:
+        return statistics.median(value_of(run) for run in runs)
 
     used = median(lambda run: run.client_cores or float("nan"))
     return (
@@ -53,11 +53,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--streams", type=int, nargs="+", default=[64, 128, 256, 512])
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument(
+        "--workers",
+        type=int,
+        nargs="+",
+        default=[1, 2],
+        help="numbers of load generator processes (default: 1 2)",
+    )
+    parser.add_argument(
+        "--streams",
+        type=int,
+        nargs="+",
+        default=[64, 128, 256, 512],
+        help="numbers of streams (default: 64 128 256 512)",
+    )
+    parser.add_argument("--runs", type=int, default=3, help="number of runs (default: 3)")
     arguments = parser.parse_args()
-    print(f"{os.cpu_count()} processors, one of them the server's")
+    print(f"{os.cpu_count()} processors, one for the server")
     print("workers  streams   tokens/s  each p50  each p99  server late p99  client cores")
     with cores() as pinned:
         for workers in arguments.workers:

@@ -1,6 +1,6 @@
 """Write `docs/manifest.schema.json` and `docs/summary.schema.json` from the types of the store.
 
-`python benchmarks/schemas.py`, after a change of these types; a test fails until then.
+Run `python benchmarks/schemas.py` after a change of these types. A test fails until then.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How fast the embedded engine plays, end to end: generation, event loop, records, storage.
+"""Measure the speed of the embedded engine end to end: prompts, event loop, records, storage.
 
     python benchmarks/simulator.py [--repeats 5]
 
-Prints two rates, each the median over the repeats: simulated output tokens a second of real time
-with 100 sequences running, and simulated decode steps a second with one. Both include making the
-prompts' ids, the load generator, the event loop, the engine, and writing the records to disk.
+Prints two rates as medians over the repeats: simulated output tokens per second of real time with
+100 running sequences, and simulated decode steps per second with one. Both include computing the
+prompt ids, the load generator, the event loop, the engine, and writing the records to disk.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Case:
     concurrency: int
     requests: int
     output_tokens: int
-    counter: str  # of the server: what is divided by the time
+    counter: str  # server counter to divide by the time
     goal: float
 
 
@@ -57,30 +57,30 @@ CASES = (
 
 
 class Stopwatch:
-    """Times the baseline's run from its start until it is stored."""
+    """A timer of the baseline's run, from its start until it is stored."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._since = 0.0
 
     def starting(self, arm: PlannedArm) -> None:
-        """Note nothing: starting is not timed."""
+        """Do nothing, because the start of the engine is not timed."""
 
     def started(self, run: PlannedRun, requests: int) -> None:
-        """Start."""
+        """Start the timer."""
         self._since = time.perf_counter()
 
     def requests_done(self, requests: int) -> None:
-        """Note nothing: the engine counts."""
+        """Do nothing, because the engine counts requests."""
 
     def ended(self, run: PlannedRun, status: str) -> None:
-        """Stop at the baseline."""
+        """Stop the timer when the baseline's run ends."""
         if run.arm.name == "baseline":
             self.seconds = time.perf_counter() - self._since
 
 
 def measure(case: Case, folder: Path) -> float:
-    """Return the rate of `case` in one sweep, in units a second of real time."""
+    """Run one sweep and return the rate of `case` per second of real time."""
     folder.mkdir()
     path = folder / "sweep.yaml"
     path.write_text(SWEEP.format(**case.__dict__), encoding="utf-8")
@@ -98,7 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=5, help="number of repeats (default: 5)")
     repeats = parser.parse_args().repeats
     print(f"{'rate':32} {'median':>12} {'lowest':>12} {'highest':>12} {'goal':>10}")
     for case in CASES:

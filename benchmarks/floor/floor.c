@@ -1,11 +1,11 @@
-// The least that a client can do: it sends, reads, stamps each read, counts tokens, and keeps nothing.
+// The minimal client: it sends, reads, stamps each read, counts tokens, and stores nothing.
 //
-// What any client costs above this is its own. Built and run by benchmarks/cost.py:
+// Any further cost is overhead of a client. benchmarks/cost.py builds and runs this program:
 //
 //     cc -O2 -o floor floor.c && ./floor PORT CONCURRENCY REQUESTS OUTPUT_TOKENS < REQUEST
 //
-// REQUEST is one whole HTTP request, sent again and again. Prints one line of JSON: processor time of
-// the load (first send to last answer), its length, and what came.
+// REQUEST is one complete HTTP request, which is sent repeatedly. Prints one line of JSON: processor time
+// and duration of the load (first send to end of last answer), and the received events.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -88,7 +88,7 @@ int main(int words, char **word) {
       if (bytes <= 0) fail("read");
       last_ns = now_ns();
       tokens += count(data, bytes);
-      // Each event comes whole in one read, and what ends an answer with its last one.
+      // Each event arrives in one read, and the end of an answer with its last event.
       if (bytes < 5 || memcmp(data + bytes - 5, END, 5)) continue;
       ended++;
       if (sent < requests) {
@@ -100,7 +100,7 @@ int main(int words, char **word) {
   double cpu_s = used_s() - used_before_s;
   long expected = (long)requests * (atoi(word[4]) + 2);  // usage and [DONE] are events, too
   if (tokens != expected) {
-    fprintf(stderr, "%ld events came, %ld were expected\n", tokens, expected);
+    fprintf(stderr, "received %ld events, expected %ld\n", tokens, expected);
     return 1;
   }
   printf("{\"cpu_s\": %.6f, \"wall_s\": %.6f, \"requests\": %d, \"events\": %ld}\n", cpu_s,

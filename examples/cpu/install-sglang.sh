@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# A real SGLang that needs no GPU, in an environment of its own: about four minutes and 2.5 GB.
+# Install a real SGLang for CPUs in its own environment: about four minutes and 2.5 GB.
 #
 #     examples/cpu/install-sglang.sh FOLDER [PYTHON]
 #
-# Needs Linux on x86-64 with AVX2, a Python of 3.10 to 3.12, and a C++ compiler for n-gram drafts.
-# Where pip would take the CUDA build of torch, let PIP_INDEX_URL or PIP_EXTRA_INDEX_URL name an index
-# that has the build for CPUs.
+# Needs Linux on x86-64 with AVX2, Python 3.10 to 3.12, and a C++ compiler for n-gram drafts. If pip
+# would install the CUDA build of torch, set PIP_INDEX_URL or PIP_EXTRA_INDEX_URL to an index with the
+# CPU build.
 #
-# What is SGLang's own: its wheel, unchanged. So the HTTP server, the scheduler, the prefix cache, the
-# models and the counters are. What is not:
-#   * sglang-kernel, whose wheel needs CUDA: sglang_cpu/ beside this script stands in for it
-#   * torch 2.13.0 in place of 2.14.1, and what only GPUs, images and sound need is left out
-#   * a list of operators in torchvision, emptied where its build cannot be loaded beside this torch
+# SGLang's wheel is unchanged: HTTP server, scheduler, prefix cache, models and counters are SGLang's.
+# Differences:
+#   * sglang_cpu/ next to this script replaces sglang-kernel, whose wheel needs CUDA
+#   * torch is 2.13.0 instead of 2.14.1, without packages that only GPUs, images and sound need
+#   * a list of operators in torchvision is emptied if its build does not load with this torch
 #
-# A sweep then says:  hardware: {gpu: cpu, count: 1}
+# In a sweep file:      hardware: {gpu: cpu, count: 1}
 #     engines: [{engine: sglang, runtime: {venv: FOLDER}, extra_args: [--max-total-tokens, 32k]}]
-# or, to speculate,   engines: [{engine: sglang, runtime: {path: FOLDER/bin/sglang-cpu}, …}]
-# which starts the same server with attention that can verify drafts, also not SGLang's own.
-# Without a limit the KV cache takes memory_utilization of the machine's memory, and seconds to do so.
+# With speculation:     engines: [{engine: sglang, runtime: {path: FOLDER/bin/sglang-cpu}, …}]
+# This starts the same server with attention from sglang_cpu/, which can verify draft tokens.
+# Without a limit the KV cache uses memory_utilization of the memory, and allocating it takes seconds.
 set -euo pipefail
 
 SGLANG=0.5.23
@@ -44,7 +44,7 @@ pip() { "$folder/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 pip install "torch==$TORCH"
 pip install --no-deps "sglang==$SGLANG" "torchvision==$TORCHVISION"
 
-# Of its requirements those that a language model on a CPU meets, in the versions that it asks for.
+# The requirements of SGLang for a language model on a CPU, in the versions that it specifies.
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 "$folder/bin/python" - >"$scratch/requirements.txt" <<'PYTHON'
@@ -62,11 +62,11 @@ for requirement in requires("sglang") or ():
     if name in needed and "extra ==" not in requirement:
         print(requirement)
 PYTHON
-# dill and jsonschema come with what was left out.
+# dill and jsonschema are normally installed with the omitted packages.
 pip install --requirement "$scratch/requirements.txt" dill jsonschema "triton==$TRITON" "torch==$TORCH"
 
-# A torchvision that was built for CUDA brings no operators here, and cannot describe them either.
-# SGLang only wants its image transforms to be importable.
+# A CUDA build of torchvision has no operators here and fails when it describes them. SGLang only needs
+# to import its image transforms.
 if ! "$folder/bin/python" -c "import torchvision" 2>/dev/null; then
     packages=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     echo '"""Emptied: this build has no operators to describe."""' \
@@ -74,7 +74,7 @@ if ! "$folder/bin/python" -c "import torchvision" 2>/dev/null; then
     "$folder/bin/python" -c "import torchvision"
 fi
 
-cp -r "$here/sglang_cpu" "$scratch/sglang_cpu" # building leaves files behind
+cp -r "$here/sglang_cpu" "$scratch/sglang_cpu" # the build creates files in the folder
 pip install --no-deps --no-build-isolation "$scratch/sglang_cpu"
 
 "$folder/bin/python" -c "import sglang; print('sglang', sglang.__version__)" | tail -n 1

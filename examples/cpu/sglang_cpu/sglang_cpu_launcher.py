@@ -1,8 +1,8 @@
-"""`sglang-cpu FLAGS…`: SGLang's own server, told that this processor has Intel AMX.
+"""`sglang-cpu FLAGS…`: start SGLang's server as if the processor had Intel AMX.
 
-Without AMX SGLang takes attention (`torch_native`) that cannot verify drafts. Told that it is
-there, it keeps `intel_amx`, whose two operations come from `sgl_kernel.attention`: plain torch, and
-not SGLang's. It is told so only while it resolves its arguments: all else runs as without AMX.
+Without AMX, SGLang selects attention (`torch_native`) that cannot verify draft tokens. With AMX it
+selects `intel_amx`, and `sgl_kernel.attention` provides its two operations in plain torch. AMX is
+reported only while SGLang resolves its arguments; everything else runs as without AMX.
 """  # noqa: INP001  a script, not a package
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A stand-in for `sglang-kernel` where there is no GPU: what SGLang 0.5.23 imports of it on a CPU.
+"""A replacement of `sglang-kernel` for CPUs: the names that SGLang 0.5.23 imports on a CPU.
 
-None of this is SGLang's: its wheel of kernels needs CUDA. Here are its names and signatures, in
-torch: where tokens lie in the KV cache, and how drafts are laid out and accepted. The model's own
-arithmetic is torch's, which SGLang takes by itself on a CPU. Any other name is missing on purpose.
+This code is not from SGLang, whose kernel wheel needs CUDA. It implements the same names and
+signatures in torch: the slots of tokens in the KV cache, and the layout and acceptance of draft
+tokens. SGLang itself uses torch for the model on a CPU. All other names are omitted on purpose.
 
-In all of them `rows` says which row of `table` (request × position → cache slot) is a request's.
+In all functions `rows` is the row of each request in `table` (request × position → cache slot).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["attention", "build_tree_kernel_efficient_cpu", "verify_tree_greedy_c
 def _spans(
     rows: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor
 ) -> Iterator[tuple[int, slice, slice]]:
-    """Yield each request's row, its positions, and where they lie when packed one after another."""
+    """Yield the row and positions of each request, and their range when all are packed."""
     packed = 0
     for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
         count = max(0, end - start)
@@ -38,7 +38,7 @@ def assign_req_to_token_pool_cpu(
     starts: torch.Tensor,
     ends: torch.Tensor,
     slots: torch.Tensor,
-    width: int,  # noqa: ARG001  of the table, which a tensor knows
+    width: int,  # noqa: ARG001  width of the table
 ) -> None:
     """Write the slots of new tokens into the table."""
     for row, positions, packed in _spans(rows, starts, ends):
@@ -53,7 +53,7 @@ def assign_extend_cache_locs_cpu(
     slots: torch.Tensor,
     width: int,  # noqa: ARG001
 ) -> None:
-    """Read slots out of the table, packed."""
+    """Read slots from the table into a packed tensor."""
     for row, positions, packed in _spans(rows, starts, ends):
         slots[packed] = table[row, positions].to(slots.dtype)
 
@@ -67,7 +67,7 @@ def assign_draft_cache_locs_contiguous_cpu(  # noqa: PLR0913, PLR0917  SGLang's 
     topk: int,
     steps: int,
 ) -> None:
-    """Read the slots of all drafts out of the table: those right after what is there."""
+    """Read the slots of all draft tokens from the table, directly after the existing tokens."""
     assign_extend_cache_locs_cpu(rows, table, lengths, lengths + topk * steps, slots, width)
 
 
@@ -79,7 +79,7 @@ def build_draft_decode_metadata_cpu(
     steps: int,
     width: int,
 ) -> torch.Tensor:
-    """Return a table with a row a branch: the request's own tokens, then the branch's drafts."""
+    """Return a table with one row per branch: the request's tokens, then the branch's drafts."""
     branches = torch.zeros((len(rows), topk, width), dtype=table.dtype)
     for request, (row, length) in enumerate(zip(rows.tolist(), lengths.tolist(), strict=True)):
         branches[request, :, :length] = table[row, :length]
@@ -91,7 +91,7 @@ def build_draft_decode_metadata_cpu(
 def fill_bonus_tokens_cpu(
     accepted: torch.Tensor, lengths: torch.Tensor, bonus: torch.Tensor, stride: int
 ) -> None:
-    """Pick the last token that each request was given."""
+    """Return the last token of each request."""
     last = torch.arange(len(lengths)) * stride + lengths.long() - 1
     bonus[: len(lengths)] = accepted.reshape(-1)[last].to(bonus.dtype)
 
@@ -99,7 +99,7 @@ def fill_bonus_tokens_cpu(
 def fill_accept_out_cache_loc_cpu(
     accepted: torch.Tensor, slots: torch.Tensor, kept: torch.Tensor
 ) -> None:
-    """Pack the slots of what was accepted; -1 stands for nothing."""
+    """Pack the slots of accepted tokens; -1 means no token."""
     chosen = accepted[accepted >= 0].long()
     kept[: len(chosen)] = slots[chosen].to(kept.dtype)
 
@@ -111,7 +111,7 @@ def rotate_input_ids_cpu(
     following: torch.Tensor,
     places: torch.Tensor | None = None,
 ) -> None:
-    """Move each request's tokens one to the left, and put the one that follows at their end."""
+    """Shift each request's tokens left by one, and append its next token."""
     ends = starts + lengths
     for request, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         if end > start:
@@ -123,7 +123,7 @@ def rotate_input_ids_cpu(
 def copy_all_layer_kv_cache_cpu(
     addresses: torch.Tensor, strides: torch.Tensor, targets: torch.Tensor, sources: torch.Tensor
 ) -> None:
-    """Copy slots to others, in the buffers of all layers, which are given by their addresses."""
+    """Copy slots in the buffers of all layers, which are given by address."""
     if not len(targets):
         return
     slots = int(torch.maximum(targets.max(), sources.max())) + 1

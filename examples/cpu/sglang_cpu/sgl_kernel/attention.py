@@ -1,8 +1,8 @@
-"""The two operations of SGLang's `intel_amx` attention, in plain torch: slow, and without AMX.
+"""The two operations of SGLang's `intel_amx` attention in plain torch: slow, and without AMX.
 
-Causal attention over the slots of the KV cache, one request after the other. Registered under the
-names that SGLang looks for; it calls them with positions only. What a small model does not need
-(sliding windows, capped logits, sinks, encoders, scaled KV) is refused and not left out.
+Causal attention over the slots of the KV cache, one request at a time, registered under the names
+that SGLang expects. SGLang passes only positional arguments. Features that a small model does not
+need (sliding windows, capped logits, sinks, encoders, scaled KV) raise an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _attend(
     scale: float,
     allowed: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Return (tokens, heads, width); a key's head serves as many heads of queries as it must."""
+    """Return (tokens, heads, width), with each KV head repeated for its query heads."""
     shared = queries.shape[1] != keys.shape[1]
     found = scaled_dot_product_attention(
         *(each.transpose(0, 1).unsqueeze(0) for each in (queries, keys, values)),
@@ -31,12 +31,12 @@ def _attend(
 
 def _refuse(*, window: int, cap: float, scales: tuple[float, float], others: bool) -> None:
     if others or window > 0 or cap > 0 or scales != (1.0, 1.0):
-        raise NotImplementedError("the stand-in for attention is plain and causal only")
+        raise NotImplementedError("this attention supports only plain causal attention")
 
 
 def extend_attention_cpu(  # noqa: PLR0913, PLR0917  SGLang's signature
     queries: torch.Tensor,
-    new_keys: torch.Tensor,  # noqa: ARG001  written into the cache already
+    new_keys: torch.Tensor,  # noqa: ARG001  already in the cache
     new_values: torch.Tensor,  # noqa: ARG001
     out: torch.Tensor,
     keys: torch.Tensor,
@@ -58,7 +58,7 @@ def extend_attention_cpu(  # noqa: PLR0913, PLR0917  SGLang's signature
     tree: torch.Tensor | None = None,
     causal: bool = True,
 ) -> None:
-    """Attend from new tokens to all before them; from drafts, to those that `tree` shows them."""
+    """Attend from new tokens to all earlier tokens, and from drafts to the tokens in `tree`."""
     others = crosses or encoder_lengths is not None or sinks is not None or not causal
     _refuse(window=window, cap=cap, scales=(key_scale, value_scale), others=others)
     requests = zip(*(each.tolist() for each in (rows, lengths, new_lengths, starts)), strict=True)
@@ -94,7 +94,7 @@ def decode_attention_cpu(  # noqa: PLR0913, PLR0917
     encoder_lengths: torch.Tensor | None,
     sinks: torch.Tensor | None,
 ) -> None:
-    """Write each request's new token into the cache, and attend from it to all there is."""
+    """Write each request's new token into the cache, and attend from it to all its tokens."""
     others = crosses or encoder_lengths is not None or sinks is not None
     _refuse(window=window, cap=cap, scales=(key_scale, value_scale), others=others)
     if new_keys is not None and new_values is not None:

@@ -1,18 +1,18 @@
-"""How drafts are laid out as a tree, and which of them a greedy model keeps.
+"""The layout of draft tokens as a tree, and their acceptance by a greedy model.
 
-A tree's node 0 is the token that is known; its drafts follow. `first` is a node's first child,
-`next` its next sibling, -1 for none.
+Node 0 of a tree is the known token; its draft tokens follow. `first` is the first child of a node,
+`next` its next sibling; -1 means no node.
 """
 
 from __future__ import annotations
 
 import torch
 
-_OWN_MASK = 1  # the mode of masks that tell of drafts only, the one that SGLang uses on a CPU
+_OWN_MASK = 1  # mode of masks with draft tokens only, used by SGLang on a CPU
 
 
 def build_tree_kernel_efficient_cpu(  # noqa: PLR0913, PLR0917  SGLang's signature
-    parents: torch.Tensor,  # noqa: ARG001  of a chain each draft's is the one before it
+    parents: torch.Tensor,  # noqa: ARG001  in a chain: the previous draft token
     selected: torch.Tensor,  # noqa: ARG001
     lengths: torch.Tensor,
     mask: torch.Tensor,
@@ -25,9 +25,9 @@ def build_tree_kernel_efficient_cpu(  # noqa: PLR0913, PLR0917  SGLang's signatu
     nodes: int,
     mode: int,
 ) -> None:
-    """Lay out chains of drafts; a drafting model may branch elsewhere, not with this stand-in."""
+    """Build chains of draft tokens. Trees are not supported here."""
     if topk != 1 or int(mode) != _OWN_MASK:
-        raise NotImplementedError("the stand-in drafts chains: set --speculative-eagle-topk 1")
+        raise NotImplementedError("only chains are supported; set --speculative-eagle-topk 1")
     requests, steps = len(lengths), torch.arange(nodes)
     mask.view(requests, nodes, nodes)[:] = torch.ones(nodes, nodes).tril().bool()
     positions.view(requests, nodes)[:] = lengths.unsqueeze(1) + steps
@@ -46,8 +46,8 @@ def reconstruct_indices_from_tree_mask(  # noqa: PLR0913, PLR0917
     requests: int,
     nodes: int,
 ) -> None:
-    """Read trees out of their masks: who stands above whom."""
-    above = mask.view(requests, nodes, nodes).bool().tril(-1)  # [request, node, its ancestor]
+    """Reconstruct trees from their masks."""
+    above = mask.view(requests, nodes, nodes).bool().tril(-1)  # [request, node, ancestor]
     number = torch.arange(nodes)
     parent = torch.where(above, number, -1).amax(-1)
     siblings = (parent.unsqueeze(1) == parent.unsqueeze(2)) & (parent.unsqueeze(2) >= 0)
@@ -59,7 +59,7 @@ def reconstruct_indices_from_tree_mask(  # noqa: PLR0913, PLR0917
 
 
 def _lowest(chosen: torch.Tensor) -> torch.Tensor:
-    """Return the lowest index that is true in the last dimension; -1 for none."""
+    """Return the lowest index with True in the last dimension; -1 if all are False."""
     return torch.where(chosen.any(-1), chosen.int().argmax(-1), -1)
 
 
@@ -68,12 +68,12 @@ def verify_tree_greedy_cpu(  # noqa: PLR0913, PLR0917
     accept_index: torch.Tensor,
     accept_token_num: torch.Tensor,
     candidates: torch.Tensor,
-    retrive_index: torch.Tensor,  # SGLang's spelling: it calls by name
+    retrive_index: torch.Tensor,  # SGLang's spelling of a keyword argument
     retrive_next_token: torch.Tensor,
     retrive_next_sibling: torch.Tensor,
     target_predict: torch.Tensor,
 ) -> None:
-    """Follow each tree down as long as a draft is what the model says; its next word is a gift."""
+    """Accept draft tokens down each tree while they match the model, plus one more token."""
     says = target_predict.reshape(-1)
     for request in range(len(candidates)):
         drafts, places = candidates[request].tolist(), retrive_index[request].tolist()
