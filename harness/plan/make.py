@@ -22,7 +22,7 @@ from harness.results.store import FORMAT
 from harness.sweep_file import CONTROL_ARM, Load, SweepSpec, WorkloadChoice
 from harness.workloads import WorkloadError
 
-_SEED_BITS = 53  # largest integer that every JSON reader keeps exact
+_SEED_BITS = 53  # every JSON reader keeps an integer of this size exact
 
 
 def make_plan(spec: SweepSpec, adapters: Mapping[str, EngineAdapter]) -> Plan:
@@ -135,7 +135,7 @@ def _order(spec: SweepSpec, arms: Sequence[PlannedArm], block: int) -> list[Plan
 
 
 def _seed(spec: SweepSpec, choice: WorkloadChoice, load: Load, block: int) -> int:
-    """Return the seed of a run: the same for all arms of a block, different for each block."""
+    """Return the seed of a run: equal for all arms of a block, new for each block and load."""
     return _number("draws", spec.seed, choice.identity, load.identity(), block)
 
 

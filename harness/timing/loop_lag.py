@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.timing.kernel_timer import KernelTimer, kernel_timer
 
-# Not a multiple of common server ticks, so that readings cover all parts of a tick evenly.
+# Not a simple fraction of common server ticks, so that readings cover all parts of a tick evenly.
 PERIOD_NS = 16_180_340
 
 

@@ -20,8 +20,8 @@ _MORE = "more client processes (`--workers {more}` of harness load, `workers: {m
 _RELIEF = f"use {_MORE} or a quieter machine"
 _KEPT = f"others took the client's core, it used {{cpu}}: use a quieter machine, or {_MORE}"
 _GO_FIRST = (
-    "; as root, or with CAP_SYS_NICE, the client runs at real-time priority, unless it runs as a "
-    "batch or idle process"
+    "; or run as root or with CAP_SYS_NICE, and not as a batch or idle process, for real-time "
+    "priority"
 )
 _REMEDIES = {
     "open_files": "raise the limit of open files (`ulimit -n`), or lower the concurrency",
@@ -79,7 +79,7 @@ def uncertified(name: str, message: str, remedy: str | None = None) -> Certifica
 
 _LAG_UNKNOWN = (
     "lag_unknown",
-    "the lag of the client's event loop is unknown: the run is too short, or this is not Linux",
+    "the lag of the client's event loop is unknown: the run is too short, or not on Linux",
     "send more requests, or run the client on Linux",
 )
 
@@ -99,7 +99,7 @@ def _bounds(limit: ClientLimit, metrics: RunMetrics, manifest: RunManifest) -> B
 
 
 def _reference(of: str | None, metrics: RunMetrics, manifest: RunManifest) -> float | None:
-    """Return the value that a limit's share refers to; TTFT stands in if there is no TPOT."""
+    """Return the value that a limit's share refers to; TTFT replaces a missing TPOT."""
     if of == "max_failed_share":
         return manifest.max_failed_share
     values = metrics.run

@@ -162,7 +162,7 @@ def _in_flight(metrics: RunMetrics, manifest: RunManifest) -> ClientMetric:
     lived_ns = spans["closed_ns"].clip(upper=end) - spans["placed_ns"].clip(lower=start)
     alive = float(lived_ns.clip(lower=0).sum()) / (end - start)
     target = min(load.concurrency, len(spans))
-    words = f"{significant(alive)} conversations were alive on average, {target} were requested"
+    words = f"on average {significant(alive)} of {target} requested conversations were alive"
     return ClientMetric(value=max(0.0, 1 - alive / target), words=words)
 
 

@@ -21,10 +21,10 @@ def preemptions(run: DiagnosedRun) -> Measured:
     if not run.answered:
         return NOTHING_TO_SEE
     capacity, swaps = run.facts.kv_tokens, run.toggle("preemption") == "swap"
-    size = "" if capacity is None else f", KV cache of {capacity:,} tokens"
+    size = "" if capacity is None else f" (KV cache: {capacity:,} tokens)"
     return Measured(
         value=preempted / run.answered,
-        evidence=f"{count(preempted, 'preemption')} in {count(run.answered, 'request')}{size}: "
+        evidence=f"{count(preempted, 'preemption')} in {count(run.answered, 'request')}{size}; "
         + ("KV blocks are copied to the host and back" if swaps else "KV blocks are recomputed"),
         remedy=_ROOM,
     )

@@ -139,8 +139,9 @@ def _statistics(values: Floats, weights: Floats) -> dict[str, float]:
 
 
 def _rates(requests: Requests) -> Iterator[ToolMetric]:
-    """Yield rates over all requests: tokens per time from the first to the last token event.
+    """Yield rates over all requests.
 
+    Token rates cover the time from the first to the last token event, request rates the whole run.
     Prompt tokens count at the first token event, so a single request has no rate of them.
     """
     has_output = ~np.isnan(requests.first_ms)

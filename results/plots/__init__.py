@@ -2,7 +2,7 @@
 
 from harness.results.plots.cache_folder import choose_cache_folder
 
-choose_cache_folder()  # matplotlib looks for it when it is imported
+choose_cache_folder()  # before the import of matplotlib, which reads it
 
 from harness.results.plots.draw import draw_all  # noqa: E402
 

@@ -1,7 +1,7 @@
-"""Where matplotlib keeps its list of fonts, when it may not write where it usually does.
+"""The cache folder of matplotlib, if its default folders are not writable.
 
-Without a folder that it can write matplotlib prints a warning, and reads all fonts again in each
-process, which takes seconds.
+Without a writable folder matplotlib prints a warning and scans all fonts again in each process,
+which takes seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _VARIABLE = "MPLCONFIGDIR"
 
 
 def choose_cache_folder() -> None:
-    """Name a folder of this user in the temporary folder where the usual ones cannot be written."""
+    """Set `MPLCONFIGDIR` to a temporary folder of this user if no default folder is writable."""
     named = os.environ.get(_VARIABLE)
     usual = (
         [Path(named)]
@@ -24,19 +24,19 @@ def choose_cache_folder() -> None:
     if all(_is_writable(folder) for folder in usual):
         return
     own = Path(tempfile.gettempdir()) / f"llm-serving-harness-matplotlib-{os.getuid()}"
-    if _is_writable(own) and own.stat().st_uid == os.getuid():  # another user could have made it
+    if _is_writable(own) and own.stat().st_uid == os.getuid():  # another user may own it
         os.environ[_VARIABLE] = str(own)
 
 
 def _usual(variable: str, name: str) -> Path:
-    """Return the folder that matplotlib takes without `MPLCONFIGDIR`."""
+    """Return the default folder of matplotlib."""
     base = os.environ.get(variable)
-    home = os.path.expanduser("~")  # noqa: PTH111  Path's own raises where there is none
+    home = os.path.expanduser("~")  # noqa: PTH111  Path.home raises an error without a home folder
     return (Path(base) if base else Path(home) / name) / "matplotlib"
 
 
 def _is_writable(folder: Path) -> bool:
-    """Return whether `folder` can be written, after an attempt to make it."""
+    """Create `folder` if possible, and return whether it is writable."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:

@@ -27,7 +27,7 @@ class RequestRecord:
     token_events: NDArray[np.int64]  # (events with output, 2): time in ns, tokens
     closed_ns: int  # when the stream ended, normally or with an error
     connect_ns: int | None = None  # time to open a connection, if the request opened one
-    prompt_tokens: int | None = None  # the server's count; without its usage, what was sent
+    prompt_tokens: int | None = None  # the server's count; without usage, the sent tokens
     cached_prompt_tokens: int | None = None  # the server's count
     output_tokens: int | None = None  # never the requested number
     output_tokens_source: str | None = None  # usage | client | unbelieved
