@@ -18,14 +18,14 @@ COMPILER = shutil.which("cc")
 
 @pytest.mark.skipif(COMPILER is None, reason="the floor client is C; there is no `cc` here")
 def test_the_floor_client_sees_every_event(tmp_path: Path) -> None:
-    """It answers with what it cost, and with an error where an event is missing."""
+    """The floor client prints its cost, and fails if an event is missing."""
     program = tmp_path / "floor"
     subprocess.run(
         [str(COMPILER), "-O2", "-Wall", "-Werror", "-o", program, BENCHMARKS / "floor" / "floor.c"],
         check=True,
     )
-    asked = {"prompt": [1], "max_tokens": 5, "stream": True}
-    body = json.dumps({**asked, "stream_options": {"include_usage": True}}).encode()
+    fields = {"prompt": [1], "max_tokens": 5, "stream": True}
+    body = json.dumps({**fields, "stream_options": {"include_usage": True}}).encode()
     request = f"POST /v1/completions HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
 
     with reference_process(ttft_ms=10, itl_ms=5) as server:
@@ -43,13 +43,13 @@ def test_the_floor_client_sees_every_event(tmp_path: Path) -> None:
     assert (good.returncode, cost["requests"], cost["events"]) == (0, 6, 6 * 7)
     assert 0 < cost["cpu_s"] < cost["wall_s"]
     assert bad.returncode == 1
-    assert b"42 events came, 48 were expected" in bad.stderr
+    assert b"received 42 events, expected 48" in bad.stderr
     assert [len(answer.sent_ns) for answer in log.answers] == [5] * 12
 
 
 @pytest.mark.alone
 def test_the_accuracy_table_has_its_rows(tmp_path: Path) -> None:
-    """Each row is p50, p99 and the worst run, and no request was read before it was sent."""
+    """Each row has p50, p99 and the worst run, and no request is read before it is sent."""
     done = subprocess.run(
         [
             sys.executable, BENCHMARKS / "accuracy.py",
@@ -67,7 +67,7 @@ def test_the_accuracy_table_has_its_rows(tmp_path: Path) -> None:
     }
     assert set(rows) == {
         "first token", "last token", "each token",
-        "t_recv − sent (the server's)", "tick begun − due (the server's)",
+        "t_recv − sent (server)", "tick started − due (server)",
     }  # fmt: skip
     assert all(0 <= p50 <= p99 <= worst for p50, p99, worst in rows.values())
     assert "concurrency 2: " in done.stdout

@@ -1,4 +1,4 @@
-"""docs/reference-numbers.md is computed: when the step times change, the page must follow."""
+"""docs/reference-numbers.md contains the values of the current step times."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FLAT = " ".join(TEXT.split())
 
 
 def test_each_table_is_what_the_engine_computes(tmp_path: Path) -> None:
-    """Every number of every table, as `tests/support/sweeps/reference_numbers.py` writes them."""
+    """All tables are those that `tests/support/sweeps/reference_numbers.py` writes."""
     computed = tables(tmp_path)
 
     assert re.findall(r"<!-- (.+) -->", TEXT) == list(computed)
@@ -41,7 +41,7 @@ def test_each_table_is_what_the_engine_computes(tmp_path: Path) -> None:
 
 
 def test_one_user_has_a_roof_in_16_bit() -> None:
-    """1 / 17.1 ms: 65 tokens/s are above it, 50 and 55 below."""
+    """The roofline of one user is 1 / 17.1 ms: 65 tokens/s exceed it, 50 and 55 do not."""
     roof, predicted = decode_tokens_per_s(settings(), 1, CONTEXT_TOKENS)
 
     assert f"at least {1e3 / roof:.1f} ms" in FLAT
@@ -51,7 +51,7 @@ def test_one_user_has_a_roof_in_16_bit() -> None:
 
 
 def test_the_arithmetic_of_a_long_prompt() -> None:
-    """Tokens × 2 × parameters over the peak, as the page writes it out."""
+    """The page has tokens × 2 × parameters, and the time for it at the peak."""
     parameters = capacity_of(settings()).parameters
     flops = PROMPT_TOKENS * 2 * parameters
 
@@ -63,31 +63,31 @@ def test_the_arithmetic_of_a_long_prompt() -> None:
         engine_config(settings(1))
 
 
-def test_the_crossover_is_written_out() -> None:
-    """Peak over bandwidth, and the figure that it is often rounded to."""
+def test_the_page_has_the_crossover() -> None:
+    """The page has peak FLOP/s ÷ peak bandwidth, and its often quoted rounded value."""
     crossover = capacity_of(settings()).crossover_flops_per_byte
 
-    assert f"312e12 / 2.039e12 = {crossover:.0f} FLOP a byte" in FLAT
+    assert f"312e12 / 2.039e12 = {crossover:.0f} FLOP per byte" in FLAT
     assert f"{312e12 / 2.0e12:.0f}" == "156"
     assert "often quoted 156" in FLAT
     assert capacity_of(settings()).decode[-1].binding_side == "memory"
 
 
-def test_the_quoted_figures_are_those_of_the_first_lines() -> None:
-    """The page and the tables speak of the same figures."""
+def test_the_quoted_numbers_are_in_the_first_paragraph() -> None:
+    """The first paragraph and the tables have the same numbers."""
     first = FLAT.partition("This page")[0]
 
     assert "{}, {} and {} tokens/s for one user".format(*ONE_USER_TOKENS_PER_S) in first
-    assert "{:,}, {:,} and {:,} for a hundred".format(*HUNDRED_USERS_TOKENS_PER_S) in first
-    assert "after {}, {} and {} ms".format(*TTFT_MS) in first
+    assert "{:,}, {:,} and {:,} tokens/s for a hundred".format(*HUNDRED_USERS_TOKENS_PER_S) in first
+    assert "TTFT of {}, {} and {} ms".format(*TTFT_MS) in first
 
 
 def test_the_longest_prompt_is_the_longest() -> None:
-    """Ten tokens more take longer than the limit."""
-    asked = settings()
+    """Ten more tokens take longer than the limit."""
+    chosen = settings()
 
     def seconds(tokens: int) -> float:
-        return prefill_s(asked, tokens)[1]
+        return prefill_s(chosen, tokens)[1]
 
     found = longest_prompt(seconds, 0.4)
 
@@ -95,7 +95,7 @@ def test_the_longest_prompt_is_the_longest() -> None:
 
 
 def test_a_verdict_is_by_roof_and_prediction() -> None:
-    """Above the roof impossible, up to the prediction as predicted, else its share of the roof."""
+    """A value is impossible, within the prediction, or a share of the roofline."""
     assert [verdict(one, 100, 50) for one in (101, 100, 75, 50)] == [
         "impossible",
         "100% of the roof",

@@ -134,7 +134,7 @@ def test_the_script_refuses_a_folder_without_tables(tmp_path: Path) -> None:
     """An empty folder gives a one-line error instead of an empty table."""
     done = _script(tmp_path)
     assert done.returncode == 2
-    assert "holds none of the tables" in done.stderr
+    assert "contains no table" in done.stderr
 
 
 def _script(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
