@@ -66,21 +66,21 @@ def a_rung(streams: int = 16, error: float = 0.2, late: float = 0.1, **facts: An
 
 @contextmanager
 def climbing(monkeypatch: pytest.MonkeyPatch, *rungs: Rung) -> Iterator[list[int]]:
-    """Let the command see `rungs`, and give the streams of those that it asked for."""
-    asked: list[int] = []
+    """Replace the measurement with `rungs`, and yield the streams of each requested rung."""
+    requested: list[int] = []
     left = iter(rungs)
 
     def scripted(streams: int, _: int | None) -> Rung:
-        asked.append(streams)
+        requested.append(streams)
         return next(left)
 
     monkeypatch.setattr(calibrate_command, "rung", scripted)
-    yield asked
+    yield requested
 
 
 @pytest.mark.alone
-def test_a_real_rung_finds_the_errors_of_a_client_that_is_not_slow() -> None:
-    """Every request is matched, no stamp is before the server's, and the rate is the load's."""
+def test_a_real_rung_measures_the_errors_of_a_fast_client() -> None:
+    """All requests are matched, all errors are positive, and the rate is that of the load."""
     seen = rung(8, None, requests=24)
 
     assert (seen.requests, seen.tokens) == (24, 24 * 64)
@@ -93,8 +93,8 @@ def test_a_real_rung_finds_the_errors_of_a_client_that_is_not_slow() -> None:
 
 
 @pytest.mark.alone
-def test_a_slow_client_is_shown_as_the_clients_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where each read takes 2 ms, eight streams wait for each other, and the stamps say it."""
+def test_a_slow_client_has_large_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If each read takes 2 ms, the streams wait for each other and the errors are large."""
     receive = Connection._receive
 
     def slow(self: Connection) -> Generator[None, bytes | None, None]:
@@ -109,13 +109,13 @@ def test_a_slow_client_is_shown_as_the_clients_fault(monkeypatch: pytest.MonkeyP
 
     assert seen.each_ms.p50 > 1
     assert seen.error_ms > 3
-    assert seen.server_late_ms.p50 < 3  # the server kept its tick all the same
+    assert seen.server_late_ms.p50 < 3  # the server was on time
     assert seen.verdict != "good"
 
 
 @pytest.mark.alone
-def test_a_slow_server_is_shown_as_the_servers_fault() -> None:
-    """A server that stands still is late by its own log; the client's stamps stay near it."""
+def test_a_stopped_server_is_late_in_its_own_log() -> None:
+    """A server that is stopped repeatedly logs its lateness; the client's errors stay small."""
     with reference_process(ttft_ms=TTFT_MS, itl_ms=ITL_MS) as server:
         done = threading.Event()
 
@@ -148,8 +148,8 @@ def test_a_slow_server_is_shown_as_the_servers_fault() -> None:
     assert seen.verdict != "client"
 
 
-def test_a_verdict_tells_whose_fault_it_is() -> None:
-    """Right stamps are good whatever the server did; wrong ones are the client's, or not known."""
+def test_a_verdict_depends_on_the_errors_and_on_the_server() -> None:
+    """Small errors are `good`; large ones are `client`, or `server` if the server was late."""
     assert a_rung(error=0.9).verdict == "good"
     assert a_rung(error=1.0).verdict == "client"
     assert a_rung(error=1.0, late=1.0).verdict == "server"
@@ -162,7 +162,7 @@ def test_a_verdict_tells_whose_fault_it_is() -> None:
 
 
 def test_the_trusted_rate_is_that_of_the_last_good_rung_below_a_bad_one() -> None:
-    """A rung at which the server fell behind says nothing for or against the client."""
+    """A rung with a late server does not count for or against the client."""
     good, late, bad = a_rung(16), a_rung(64, error=2, late=2), a_rung(128, error=2)
 
     assert highest_tokens_per_s([good, late]) == 90 * 16
@@ -214,7 +214,7 @@ def test_errors_are_the_clients_times_minus_the_servers() -> None:
 
 @pytest.mark.alone
 def test_this_process_leaves_a_core_to_the_server_and_takes_it_back() -> None:
-    """Pinning ends with the block, whatever happened in it; one core is not pinned at all."""
+    """Pinning ends with the block, even after an error; a single core is not pinned."""
     before = os.sched_getaffinity(0)
     try:
         with cores() as pinned:
@@ -238,7 +238,7 @@ def test_this_process_leaves_a_core_to_the_server_and_takes_it_back() -> None:
 def test_the_command_finishes_and_keeps_what_it_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A real rung, as JSON on stdout alone, in the file named, and in the cache for later runs."""
+    """The result of a real rung is JSON on stdout, in the given file and in the cache."""
     monkeypatch.setattr(calibrate_command, "STREAMS", (64,))
     monkeypatch.setattr(calibrate_command, "_PATIENCE_S", 0)
     before = os.sched_getaffinity(0)
@@ -261,7 +261,7 @@ def test_the_command_finishes_and_keeps_what_it_found(
 def test_it_climbs_until_the_client_is_too_slow(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A rung that is not good is tried up to four times, the best counts; a bad one is the last."""
+    """A rung that is not good is repeated up to four times; the last rung is the first bad one."""
     late = (a_rung(128, error=3 + tries % 2, late=4 - tries) for tries in range(4))
     rungs = (
         a_rung(16), a_rung(64, error=3), a_rung(64, error=2), a_rung(64, error=0.5),
@@ -286,7 +286,7 @@ def test_it_climbs_until_the_client_is_too_slow(
 def test_no_good_rung_is_exit_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Then nothing is trusted, and that is kept as well."""
+    """Without a good rung no rate is trusted, and the result is stored."""
     with climbing(monkeypatch, *4 * [a_rung(error=2)]):
         assert main(["calibrate"]) == 1
 
@@ -297,7 +297,7 @@ def test_no_good_rung_is_exit_1(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--out", "there.json"], "exists already"),
         (["--out", "nowhere/found.json"], "no folder nowhere"),
@@ -309,9 +309,9 @@ def test_what_is_wrong_beforehand_is_exit_2(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
-    told: str,
+    message: str,
 ) -> None:
-    """Nothing is measured; the fault stands on one line."""
+    """Nothing is measured, and the error is one line."""
     (tmp_path / "there.json").touch()
     with climbing(monkeypatch) as asked:
         assert main(["calibrate", *arguments]) == 2
@@ -319,14 +319,14 @@ def test_what_is_wrong_beforehand_is_exit_2(
     captured = capsys.readouterr()
     assert asked == []
     assert captured.out == ""
-    assert told in captured.err
+    assert message in captured.err
     assert "Traceback" not in captured.err
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_but_the_keeping(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The figures are told all the same."""
+    """The result is printed even if it cannot be stored."""
     (tmp_path / "cache").write_text("a file, no folder")
     monkeypatch.setattr(calibrate_command, "STREAMS", (16,))
     with climbing(monkeypatch, a_rung(16)):
@@ -340,7 +340,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_the_keeping(
 def test_a_calibration_holds_for_machines_like_this_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Another processor, kernel, Python or version has its own; both are kept side by side."""
+    """Another CPU, kernel, Python or version has its own calibration; all are stored."""
     host = calibration_store.calibration_host()
     mine = calibration_document([a_rung(16)], host, date="2026-01-02", pinned=True)
     other = calibration_document(
@@ -363,8 +363,8 @@ def test_a_calibration_holds_for_machines_like_this_one(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema_version": 1}', '{"calibrations": 3}'])
-def test_a_cache_that_cannot_be_understood_is_no_calibration(text: str, tmp_path: Path) -> None:
-    """Nor does it hinder the next one from being kept."""
+def test_an_invalid_cache_has_no_calibration(text: str, tmp_path: Path) -> None:
+    """An invalid file is ignored and replaced by the next calibration."""
     path = calibration_store.calibration_path()
     path.parent.mkdir(parents=True)
     path.write_text(text)
@@ -378,7 +378,7 @@ def test_a_cache_that_cannot_be_understood_is_no_calibration(text: str, tmp_path
 def test_a_sweep_is_laid_beside_the_trusted_rate(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A simulated one needs no client; of what no engine predicts, only the bound is told."""
+    """Simulated runs need no client; for an engine without a prediction only the limit is given."""
     path = write(
         tmp_path, model="llama-3-8b", hardware="{gpu: a100-80gb, count: 1}",
         toggles="[prefix_caching]", blocks="1",
@@ -398,7 +398,7 @@ def test_a_sweep_is_laid_beside_the_trusted_rate(
 def test_a_real_engine_is_told_by_what_is_known_of_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A predicted peak is below or above; without one the pace is named that would be too fast."""
+    """A predicted peak is below or above; without one the output has the TPOT limit."""
     same: dict[str, Any] = {"label": "vllm", "workload": "chat", "simulated": False}
     peaks = [
         PeakRate(**same, load="concurrency=4", concurrency=4, tokens_per_s=1000.0),
@@ -431,7 +431,7 @@ def child_of(pid: int) -> int | None:
 
 
 def serves(pid: int) -> bool:
-    """Return whether the server's process is still there and alive."""
+    """Return whether the process of the server is alive."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -442,7 +442,7 @@ def serves(pid: int) -> bool:
 @pytest.mark.alone
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_an_interrupt_leaves_no_process(sent: signal.Signals, code: int) -> None:
-    """Ctrl-C ends the server with the command; so does the command's own sudden end."""
+    """The server ends with the command, after Ctrl-C and after a kill."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "harness.cli", "calibrate"],
         stdout=subprocess.DEVNULL,

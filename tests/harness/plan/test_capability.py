@@ -49,7 +49,7 @@ def printed(plan: Plan) -> str:
     return text.getvalue()
 
 
-def told(plan: Plan) -> dict[tuple[str, str], Capability]:
+def capability_of(plan: Plan) -> dict[tuple[str, str], Capability]:
     return {(one.toggle, one.value): one for one in plan.capabilities}
 
 
@@ -61,7 +61,7 @@ def answers(tmp_path: Path) -> Plan:
 
 def test_each_value_of_each_toggle_gets_the_adapters_own_answer(answers: Plan) -> None:
     """Each status has the adapter's reason."""
-    found = told(answers)
+    found = capability_of(answers)
 
     assert found["prefix_caching", "off"].status == "offered"
     assert found["paged_kv", "on"].status == "always"
@@ -79,7 +79,7 @@ def test_each_value_of_each_toggle_gets_the_adapters_own_answer(answers: Plan) -
 
 def test_no_toggle_and_no_kind_is_left_out(answers: Plan) -> None:
     """The matrix also has toggles that the sweep does not flip."""
-    found = told(answers)
+    found = capability_of(answers)
 
     for toggle, kinds in TOGGLES.items():
         assert {value for name, value in found if name == toggle} >= set(kinds)
@@ -204,9 +204,9 @@ def test_a_missing_program_stops_a_run_but_not_a_plan(
     assert f"  baseline: {command}" in text
     assert "not found on this machine: " in text
     assert main(["run", str(path), "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert f"{path}: line 3: engines[0]" in said
-    assert "there is no program" in said
+    errors = capsys.readouterr().err
+    assert f"{path}: line 3: engines[0]" in errors
+    assert "there is no program" in errors
     assert not (tmp_path / "out").exists()
 
 

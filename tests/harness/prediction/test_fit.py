@@ -113,7 +113,9 @@ def test_the_fit_finds_the_costs_of_simulated_runs(once: Once, tmp_path: Path) -
     seen = [measured_run(by_key[run.manifest.key], run) for run in read_runs(out)]
 
     costs = fitted_costs([run.equations for run in seen])
-    unseen = held_out_metrics(seen, PROFILE, lambda run, told: predict(run, RequestSets(), told))
+    unseen = held_out_metrics(
+        seen, PROFILE, lambda run, outcome: predict(run, RequestSets(), outcome)
+    )
 
     timer, known = FittedStepTime(costs), FittedStepTime(COSTS)
     for sequences, context in ((1, 700), (8, 6000)):
@@ -289,8 +291,8 @@ def test_an_invalid_profile_is_an_error(
 ) -> None:
     """The error names the field, its value and the expected value."""
     path = tmp_path / "odd.json"
-    told = json.loads(profile_text(PROFILE))
-    path.write_text(json.dumps({**told, name: value}), encoding="utf-8")
+    facts = json.loads(profile_text(PROFILE))
+    path.write_text(json.dumps({**facts, name: value}), encoding="utf-8")
 
     with pytest.raises(ValueError, match=message):
         read_profile(path)

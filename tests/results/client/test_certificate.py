@@ -394,7 +394,9 @@ def test_waiting_for_a_cap_is_not_part_of_the_send_delay() -> None:
 
     assert capped.verdict == "TRUSTED"
     assert {"load_not_delivered", "send_delay"} <= {one["name"] for one in blamed["reasons"]}
-    (named,) = [doubt for doubt in run_warnings(figures, manifest) if doubt.name == "cap_reached"]
+    (named,) = [
+        warning for warning in run_warnings(figures, manifest) if warning.name == "cap_reached"
+    ]
     assert named.message.startswith("7 conversations waited for one of 1 places, for up to 2.80 s")
 
 
@@ -501,7 +503,9 @@ def test_a_wall_clock_that_is_set_back_is_only_a_warning() -> None:
         figures = run_metrics(table_of(steady_records(2, 301)), manifest)
 
         assert certify(figures, manifest).verdict == expected
-        assert [doubt.name for doubt in run_warnings(figures, manifest)] == ["wall_clock_stepped"]
+        assert [warning.name for warning in run_warnings(figures, manifest)] == [
+            "wall_clock_stepped"
+        ]
 
 
 def test_slots_left_empty_count_over_the_steady_window_only() -> None:
