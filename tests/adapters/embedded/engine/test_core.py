@@ -1,4 +1,4 @@
-"""The embedded engine: what it computes is exact, and no toggle changes an answer."""
+"""The embedded engine computes exact times, and no toggle changes an output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NGRAM = SpeculativeConfig(method="ngram", draft_tokens=5, acceptance=0.5)
 TREE = SpeculativeConfig(method="eagle", draft_tokens=14, acceptance=0.6, branches=2, depth=3)
 MS = 1_000_000
 
-# Every switch, alone; the tight pools preempt.
+# Each toggle alone; small pools cause preemptions.
 ARMS: dict[str, dict[str, object]] = {
     "baseline": {},
     "prefix_caching off": {"prefix_caching": False},
@@ -52,8 +52,8 @@ def answers(changes: dict[str, object], asks: list[Ask]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("arm", ARMS)
-def test_no_toggle_changes_an_answer(arm: str) -> None:
-    """Caching, chunks, batching, paging, preemption and speculation leave every token as it was."""
+def test_no_toggle_changes_an_output(arm: str) -> None:
+    """Caching, chunks, batching, paging, preemption and speculation change no output token."""
     asks = random_asks(1, 60)
 
     assert answers(ARMS[arm], asks) == answers({}, asks)
@@ -61,7 +61,7 @@ def test_no_toggle_changes_an_answer(arm: str) -> None:
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_many_steps_at_once_equal_one_by_one(arm: str) -> None:
-    """Jumping over like steps changes no token time and no counter."""
+    """Computing equal steps together changes no token time and no counter."""
     asks = random_asks(2, 60)
     jumping = EngineCore(config(**ARMS[arm]), LinearTimer())
     stepping = EngineCore(config(**ARMS[arm]), LinearTimer())
@@ -74,21 +74,21 @@ def test_many_steps_at_once_equal_one_by_one(arm: str) -> None:
 
 
 def test_token_times_of_one_request_are_known() -> None:
-    """Two chunks and two decode steps of the linear timer, worked out by hand."""
+    """Two chunks and two decode steps of the linear timer take the expected times."""
     core = EngineCore(config(max_batched_tokens=64), LinearTimer())
     prompt = np.arange(100, dtype=np.int32)
 
     (sequence,) = play(core, [Ask(0, prompt, 3)])
 
     first = 20 * MS + 64 * 100_000  # 64 prompt tokens
-    second = first + 20 * MS + 36 * 100_000  # the other 36; brings token 1
+    second = first + 20 * MS + 36 * 100_000  # the other 36; gives token 1
     third = second + 20 * MS + 10_000 + 101  # one query, 101 tokens of context
     fourth = third + 20 * MS + 10_000 + 102
     assert core.token_events(sequence).tolist() == [[second, 1], [third, 1], [fourth, 1]]
 
 
 def test_an_arrival_waits_for_the_step_in_progress_only() -> None:
-    """A request that comes in the middle of a step is admitted by the next one."""
+    """A request that arrives during a step is admitted by the next step."""
     core = EngineCore(config(), LinearTimer())
     long = Ask(0, np.arange(10, dtype=np.int32), 50)
     late = Ask(100 * MS, np.arange(500, 510, dtype=np.int32), 1)
@@ -102,8 +102,8 @@ def test_an_arrival_waits_for_the_step_in_progress_only() -> None:
     assert begun < ends <= begun + 25 * MS
 
 
-def test_static_batching_admits_nobody_until_all_are_done() -> None:
-    """A static batch keeps a late request waiting for its slowest member."""
+def test_static_batching_admits_no_request_until_the_batch_ends() -> None:
+    """A late request waits for the slowest sequence of a static batch."""
     asks = [Ask(0, np.arange(10, dtype=np.int32) + i, 10 * (i + 1)) for i in range(3)]
     late = Ask(50 * MS, np.arange(900, 910, dtype=np.int32), 5)
     core = EngineCore(config(batching="static"), LinearTimer())
@@ -116,7 +116,7 @@ def test_static_batching_admits_nobody_until_all_are_done() -> None:
 
 
 def test_contiguous_memory_runs_fewer_at_once() -> None:
-    """Reserving the maximum length leaves room for num_blocks // blocks of one sequence."""
+    """With contiguous memory, num_blocks // (blocks of the longest sequence) sequences run."""
     asks = [Ask(0, np.arange(32, dtype=np.int32) + i * 100, 200) for i in range(40)]
     paged = EngineCore(config(num_blocks=1024), LinearTimer())
     contiguous = EngineCore(config(num_blocks=1024, paged_kv=False), LinearTimer())
@@ -129,7 +129,7 @@ def test_contiguous_memory_runs_fewer_at_once() -> None:
 
 
 def test_prefix_hits_are_whole_blocks_without_the_last_token() -> None:
-    """Of 64 shared tokens 48 are reused when they are the whole prompt, 64 when more follows."""
+    """Of 64 shared tokens, 48 are reused if they are the whole prompt, else all 64."""
     prompt = np.arange(64, dtype=np.int32)
     longer = np.concatenate([prompt, np.arange(900, 930, dtype=np.int32)])
     core = EngineCore(config(), LinearTimer())
@@ -140,7 +140,7 @@ def test_prefix_hits_are_whole_blocks_without_the_last_token() -> None:
 
 
 def test_chunked_prefill_keeps_decodes_running() -> None:
-    """A long prompt stalls the others for its whole prefill without chunks, not with them."""
+    """A long prompt stalls the others for its whole prefill only without chunks."""
     running = Ask(0, np.arange(10, dtype=np.int32), 200)
     long = Ask(500 * MS, np.arange(3000, dtype=np.int32) + 50_000, 2)
     gaps = {}
@@ -153,8 +153,8 @@ def test_chunked_prefill_keeps_decodes_running() -> None:
     assert gaps[False] > 300 * MS  # all 3,000
 
 
-def test_speculation_brings_the_mean_that_the_formula_says() -> None:
-    """A chain of 5 at acceptance 0.78 brings (1 - 0.78^6) / 0.22 = 3.52 tokens a verify step."""
+def test_speculation_gives_the_mean_of_the_formula() -> None:
+    """A chain of 5 at acceptance 0.78 gives (1 - 0.78^6) / 0.22 = 3.52 tokens per verify step."""
     speculation = SpeculativeConfig(method="draft", draft_tokens=5, acceptance=0.78)
     core = EngineCore(config(speculation=speculation), LinearTimer())
 
@@ -167,7 +167,7 @@ def test_speculation_brings_the_mean_that_the_formula_says() -> None:
     assert mean == pytest.approx((1 - 0.78**6) / 0.22, rel=0.03)
 
 
-def test_prompts_that_come_together_are_kept_once() -> None:
+def test_equal_prompts_that_arrive_together_are_stored_once() -> None:
     """Computed side by side, equal beginnings end up in the same blocks, and room for more shows.
 
     A pool of 64 blocks holds both, and a third prompt that only fits without a second copy.
@@ -190,7 +190,7 @@ def test_prompts_that_come_together_are_kept_once() -> None:
 
 
 def test_preemption_recomputes_and_loses_no_token() -> None:
-    """In a pool that cannot hold all answers sequences are preempted, and end at full length."""
+    """In a pool that is too small, sequences are preempted and still reach their full length."""
     core = EngineCore(config(num_blocks=256, prefix_caching=False), LinearTimer())
 
     sequences = play(core, random_asks(3, 40, gap_ns=1e6, output=(200, 400)))
@@ -200,8 +200,8 @@ def test_preemption_recomputes_and_loses_no_token() -> None:
         assert core.token_events(sequence)[:, 1].sum() == sequence.requested_tokens
 
 
-def test_a_wrongly_reused_block_changes_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prefix cache that returns the block before the right one is noticed in the answers."""
+def test_a_wrongly_reused_block_changes_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prefix cache that returns the previous block changes the output."""
     asks = random_asks(4, 20)
     right = answers({}, asks)
     match = PrefixCache.match
@@ -217,15 +217,15 @@ def test_a_wrongly_reused_block_changes_the_answer(monkeypatch: pytest.MonkeyPat
     assert answers({}, asks) != right
 
 
-def test_a_block_overwritten_while_decoding_changes_the_answer() -> None:
-    """The last token vouches for every block: damage after the prefill is noticed too."""
+def test_a_block_overwritten_while_decoding_changes_the_output() -> None:
+    """The last token depends on every block, so damage after the prefill changes it."""
     prompt = np.arange(40, dtype=np.int32)
     clean, damaged = (EngineCore(config(), LinearTimer()) for _ in range(2))
     expected = play(clean, [Ask(0, prompt, 30)])[0].output_ids
 
     sequence = damaged.submit(prompt, 30, 0)
     damaged.advance(0, max_steps=3)
-    stranger = sequence.table[2:3].copy()  # somebody else who believes this block is theirs
+    stranger = sequence.table[2:3].copy()  # another user of this block
     damaged.scheduler.contents.write(stranger, 3, np.array([7], dtype=np.int32))
     damaged.advance(10**9)
 
@@ -233,8 +233,8 @@ def test_a_block_overwritten_while_decoding_changes_the_answer() -> None:
 
 
 @pytest.mark.parametrize(("prompt", "output"), [(0, 5), (5, 0), (4000, 97)])
-def test_what_the_model_cannot_hold_is_refused(prompt: int, output: int) -> None:
-    """An empty prompt, an empty answer and one token too many are errors with both numbers."""
+def test_an_invalid_length_is_refused(prompt: int, output: int) -> None:
+    """An empty prompt, an empty output and one token too many give an error with both numbers."""
     core = EngineCore(config(), LinearTimer())
 
     with pytest.raises(EngineError, match=f"{prompt} prompt tokens and {output} output"):
@@ -243,7 +243,7 @@ def test_what_the_model_cannot_hold_is_refused(prompt: int, output: int) -> None
 
 
 def test_the_cache_is_not_reset_under_running_requests() -> None:
-    """A reset in mid-run would lie about being cold."""
+    """A reset is refused during a run, because the cache would not be cold."""
     core = EngineCore(config(), LinearTimer())
     core.submit(np.arange(9, dtype=np.int32), 9, 0)
 
@@ -256,13 +256,13 @@ def gone(ask: Ask, gone_ns: int) -> Ask:
 
 
 def still_there(core: EngineCore) -> int:
-    """Blocks that some sequence holds."""
+    """Return the number of blocks that sequences use."""
     return int(np.count_nonzero(core.scheduler.kv.references))
 
 
 @pytest.mark.parametrize("state", ["waiting", "prefilling", "decoding", "preempted"])
-def test_a_cancelled_request_gives_back_its_blocks_from_any_state(state: str) -> None:
-    """Whether it waits, prefills, decodes or was preempted: it is gone, and its blocks are free."""
+def test_a_cancelled_request_frees_its_blocks_in_any_state(state: str) -> None:
+    """A waiting, prefilling, decoding or preempted request is removed and its blocks are freed."""
     core = EngineCore(config(num_blocks=256, max_batched_tokens=64, max_num_seqs=2), LinearTimer())
     scheduler = core.scheduler
     other = core.submit(np.arange(1800, dtype=np.int32), 2200, 0)
@@ -286,8 +286,8 @@ def test_a_cancelled_request_gives_back_its_blocks_from_any_state(state: str) ->
     assert not core.has_work
 
 
-def test_what_a_cancelled_request_has_computed_stays_cached() -> None:
-    """The next request with the same beginning finds the blocks of prompt and answer so far."""
+def test_the_kv_of_a_cancelled_request_stays_cached() -> None:
+    """The next request with the same prefix finds the blocks of prompt and output."""
     prompt = np.arange(100, dtype=np.int32)
     core = EngineCore(config(), LinearTimer())
     victim = core.submit(prompt, 400, 0)
@@ -298,11 +298,11 @@ def test_what_a_cancelled_request_has_computed_stays_cached() -> None:
     core.advance(now_ns)
 
     assert victim.generated_tokens == 100
-    assert follower.cached_tokens == 192  # 199 tokens lie in the KV; the last is always computed
+    assert follower.cached_tokens == 192  # 199 tokens are in the KV; the last is always computed
 
 
-def test_a_place_in_the_queue_is_left_for_the_next() -> None:
-    """When the head of the queue, too long to fit, goes away, whoever follows is admitted."""
+def test_cancelling_the_head_of_the_queue_admits_the_next_request() -> None:
+    """After a first request that does not fit is cancelled, the next request is admitted."""
     core = EngineCore(config(num_blocks=256), LinearTimer())
     core.submit(np.arange(3000, dtype=np.int32), 50, 0)
     now_ns, _ = core.advance(0, max_steps=10)
@@ -317,8 +317,8 @@ def test_a_place_in_the_queue_is_left_for_the_next() -> None:
     assert follower in core.scheduler.prefilling + core.scheduler.decoding.sequences
 
 
-def test_a_static_batch_gives_nobody_the_place_of_one_who_left() -> None:
-    """A batch of two, one of whom goes before its prefill, takes in no late request."""
+def test_a_static_batch_does_not_refill_the_place_of_a_cancelled_request() -> None:
+    """A batch of two admits no late request after one request is cancelled before its prefill."""
     core = EngineCore(config(batching="static", max_batched_tokens=64), LinearTimer())
     core.submit(np.arange(200, dtype=np.int32), 50, 0)
     second = core.submit(np.arange(200, dtype=np.int32) + 5000, 50, 0)
@@ -333,7 +333,7 @@ def test_a_static_batch_gives_nobody_the_place_of_one_who_left() -> None:
 
 
 def test_cancelling_the_finished_changes_nothing() -> None:
-    """A client that goes away after its answer costs nobody a block."""
+    """Cancelling a finished request frees no block twice."""
     core = EngineCore(config(), LinearTimer())
     (sequence,) = play(core, [Ask(0, np.arange(40, dtype=np.int32), 3)])
     free, counters = core.scheduler.kv.available, core.counters()
@@ -345,8 +345,8 @@ def test_cancelling_the_finished_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("arm", ARMS)
-def test_an_answer_read_step_by_step_is_the_whole_answer(arm: str) -> None:
-    """What `catch_up` shows after each step only ever grows, into the ids of the run at once."""
+def test_an_output_read_step_by_step_is_the_whole_output(arm: str) -> None:
+    """The ids after each `catch_up` are a growing prefix of the final ids."""
     asks = random_asks(5, 30, output=(1, 300))
     expected = answers({}, asks)
     core = EngineCore(config(**ARMS[arm]), LinearTimer())
@@ -365,7 +365,7 @@ def test_an_answer_read_step_by_step_is_the_whole_answer(arm: str) -> None:
 
 
 def test_a_server_forgets_step_times_between_requests_only() -> None:
-    """The log starts anew without changing later times; under a running request it stays."""
+    """Clearing the log changes no later times, and is refused while a request runs."""
     core = EngineCore(config(), LinearTimer())
     core.submit(np.arange(9, dtype=np.int32), 9, 0)
     with pytest.raises(EngineError, match="in flight"):
@@ -407,12 +407,12 @@ engines = st.fixed_dictionaries(
     patience_ms=st.dictionaries(st.integers(0, 24), st.integers(0, 3000)),
     twins=st.booleans(),
 )
-def test_no_block_is_lost_and_every_token_comes(
+def test_no_block_is_lost_and_every_token_arrives(
     engine: dict[str, object], seed: int, count: int, patience_ms: dict[int, int], twins: bool
 ) -> None:
-    """Under any load, switches and clients that go away: all tokens come, all blocks come back."""
+    """With any load, toggles and cancellations, all tokens arrive and all blocks are freed."""
     asks = random_asks(seed, count, shared=40, suffix=(1, 100), output=(1, 200), gap_ns=2e7)
-    if twins:  # every prompt is asked twice, at once
+    if twins:  # every prompt is sent twice at the same time
         asks = [
             replace(ask, at_ns=twin.at_ns, prompt=twin.prompt)
             for ask, twin in zip(asks, (asks[n // 2] for n in range(count)), strict=True)
@@ -441,7 +441,7 @@ def test_no_block_is_lost_and_every_token_comes(
     kv, cache = core.scheduler.kv, core.scheduler.cache
     assert not kv.references.any()
     known = sorted(cache.blocks().tolist()) if cache else []
-    assert known == np.flatnonzero(kv.cached).tolist()  # each once: none counted twice
+    assert known == np.flatnonzero(kv.cached).tolist()  # each block once
     assert kv.evictable == len(known)
     step = kv.region_blocks or 1
     assert kv.free + len(known) == kv.num_blocks // step * step

@@ -1,4 +1,4 @@
-"""Blocks are counted, copied before a shared one is written, and read back as they were stored."""
+"""KV blocks: counting, copy-on-write, and reading stored ids."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def cache(kv: KvBlocks, blocks: BlockIds) -> None:
     kv.cache(BlockRun(len(blocks)), blocks)
 
 
-def test_what_was_written_is_read_through_the_table() -> None:
-    """Tokens written in pieces over scattered blocks come back in order."""
+def test_written_ids_are_read_through_the_table() -> None:
+    """Tokens that are written in parts to scattered blocks are read in order."""
     kv, contents = pool(8, 4)
     kv.allocate(3)
     table = kv.allocate(3)[::-1].copy()
@@ -47,7 +47,7 @@ def test_what_was_written_is_read_through_the_table() -> None:
     size=st.sampled_from([1, 4, 16]),
 )
 def test_a_hash_depends_on_the_ids_alone(values: list[int], cut: int, size: int) -> None:
-    """Neither the block size, nor which blocks, nor the writes' sizes change what is read."""
+    """The hash does not depend on block size, block numbers or sizes of writes."""
     cut = min(cut, len(values))
     (kv, plain), (other_kv, pieces) = pool(64, 16), pool(64, size)
     other_kv.allocate(2)
@@ -62,7 +62,7 @@ def test_a_hash_depends_on_the_ids_alone(values: list[int], cut: int, size: int)
 
 
 def test_one_changed_id_changes_the_hash() -> None:
-    """Every position counts, the first and the last too."""
+    """A change at any position changes the hash."""
     kv, contents = pool(8, 4)
     table = kv.allocate(2)
     hashes = set()
@@ -75,7 +75,7 @@ def test_one_changed_id_changes_the_hash() -> None:
 
 
 def test_a_fork_copies_only_the_block_that_it_writes() -> None:
-    """Copy-on-write: both see the common past, neither sees the other's future."""
+    """After a fork both tables read the common tokens, and neither reads the other's new tokens."""
     kv, contents = pool(8, 4)
     parent = kv.allocate(2)
     contents.write(parent, 0, ids(1, 2, 3, 4, 5))
@@ -92,7 +92,7 @@ def test_a_fork_copies_only_the_block_that_it_writes() -> None:
 
 
 def test_a_cached_block_is_never_written_in_place() -> None:
-    """What the prefix cache knows stays as it is, even when its only user writes."""
+    """A cached block does not change, even if its only user writes."""
     kv, contents = pool(8, 4)
     table = kv.allocate(1)
     contents.write(table, 0, ids(1, 2, 3, 4))
@@ -106,8 +106,8 @@ def test_a_cached_block_is_never_written_in_place() -> None:
     assert kv.evictable == 1
 
 
-def test_asking_for_more_than_there_is_fails_loudly() -> None:
-    """An allocation that cannot be served changes nothing."""
+def test_requesting_too_many_blocks_raises_an_error() -> None:
+    """A failed allocation changes nothing."""
     kv = KvBlocks(3)
     kv.allocate(2)
 
@@ -116,8 +116,8 @@ def test_asking_for_more_than_there_is_fails_loudly() -> None:
     assert kv.free == 1
 
 
-def test_regions_are_neighbours_and_come_back_whole() -> None:
-    """Contiguous memory hands out equal runs; what does not fill one is never used."""
+def test_regions_are_contiguous_and_freed_as_a_whole() -> None:
+    """Contiguous memory allocates equal regions; a partial region is never used."""
     kv = KvBlocks(10, region_blocks=3)
 
     regions = [kv.allocate_region() for _ in range(3)]
@@ -133,7 +133,7 @@ def test_regions_are_neighbours_and_come_back_whole() -> None:
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from("afrwhd"), st.integers(0, 10**6)), max_size=60))
 def test_no_block_is_lost_or_counted_twice(actions: list[tuple[str, int]]) -> None:
-    """After any sequence of actions every block is free, evictable or in use, and one of them."""
+    """After any actions every block has exactly one state: free, evictable or in use."""
     kv, contents = pool(12, 2)
     tables: list[np.ndarray[tuple[int], np.dtype[np.int32]]] = []
     for action, number in actions:
@@ -162,8 +162,8 @@ def test_no_block_is_lost_or_counted_twice(actions: list[tuple[str, int]]) -> No
         assert kv.free == np.count_nonzero(~kv.cached & (users == 0))
 
 
-def test_reserved_blocks_are_not_free_though_they_have_no_number() -> None:
-    """They can be named, cancelled, or cached without a number until they are evicted."""
+def test_reserved_blocks_without_a_number_are_not_free() -> None:
+    """Reserved blocks can be named, cancelled, or cached without a number until eviction."""
     kv = KvBlocks(8)
     kv.reserve(6)
     with pytest.raises(OutOfBlocksError, match="3 blocks requested, but only 2 are free"):
@@ -181,8 +181,8 @@ def test_reserved_blocks_are_not_free_though_they_have_no_number() -> None:
     assert (kv.free, kv.evictable, kv.counted) == (6, 0, 0)
 
 
-def test_of_collected_writes_the_last_word_counts() -> None:
-    """A block that is given back and taken again holds what its new owner wrote."""
+def test_the_last_of_the_batched_writes_wins() -> None:
+    """A block that is freed and allocated again contains the data of its new owner."""
     kv, contents = pool(2, 4)
     first = kv.allocate(1)
     contents.write(first, 0, ids(1, 2, 3, 4))

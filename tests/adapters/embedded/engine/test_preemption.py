@@ -1,4 +1,4 @@
-"""Preemption: what is thrown away and computed anew, or copied to the host's memory and back."""
+"""Preemption by recomputation, and by copying KV to host memory and back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CROWDED: dict[str, object] = {"num_blocks": 256, "prefix_caching": False}
 
 
 def crowded(**changes: object) -> EngineCore:
-    """A core whose pool cannot hold all answers of `long_answers`."""
+    """Return a core whose pool is too small for all requests of `long_answers`."""
     return EngineCore(config(**(CROWDED | changes)), LinearTimer())
 
 
@@ -31,7 +31,7 @@ def long_answers() -> list[Ask]:
 
 
 def test_swapping_computes_no_prompt_twice() -> None:
-    """What was copied out is copied back: prefill computes each prompt once, recompute more."""
+    """With swap, prefill computes each prompt once; with recompute, more than once."""
     asks = long_answers()
     swapping, recomputing = crowded(preemption="swap"), crowded()
 
@@ -49,7 +49,7 @@ def test_swapping_computes_no_prompt_twice() -> None:
 
 
 def test_a_copy_delays_the_step_after_it_and_nothing_else() -> None:
-    """Known answer: two sequences in room for one; the second waits with the host until it fits."""
+    """With blocks for one of two sequences, the second waits in host memory until it fits."""
     core = EngineCore(
         config(num_blocks=8, max_model_len=128, prefix_caching=False, preemption="swap"),
         LinearTimer(),
@@ -69,13 +69,11 @@ def test_a_copy_delays_the_step_after_it_and_nothing_else() -> None:
     ends = back[int(np.argmax(np.diff(back)))] + pause
     assert ends > times[-1]
     assert ends - times[-1] == pytest.approx(20 * MS + 64 * 1e-5 * 1e9, abs=0.1 * MS)
-    assert (
-        len(back) == 20
-    )  # each token once: the step that brought it back gave no token of its own
+    assert len(back) == 20  # each token once: the swap-in gives no token
 
 
 def test_a_swapped_prefix_that_is_still_cached_is_not_copied_back() -> None:
-    """With a prefix cache a sequence finds its shared beginning in place when it returns."""
+    """With a prefix cache a swapped sequence reuses its shared prefix when it returns."""
     asks = random_asks(5, 40, shared=400, gap_ns=1e6, output=(200, 400))
     warm = EngineCore(config(num_blocks=256, preemption="swap"), LinearTimer())
     cold = crowded(preemption="swap")
@@ -87,8 +85,8 @@ def test_a_swapped_prefix_that_is_still_cached_is_not_copied_back() -> None:
     assert warm_end < cold_end
 
 
-def test_a_request_that_leaves_while_swapped_leaves_nothing() -> None:
-    """Its copy goes with it, and the others end."""
+def test_a_request_that_is_cancelled_while_swapped_leaves_nothing() -> None:
+    """The copy in host memory is dropped, and the other requests finish."""
     core = EngineCore(
         config(num_blocks=8, max_model_len=128, prefix_caching=False, preemption="swap"),
         LinearTimer(),
@@ -108,13 +106,13 @@ def test_a_request_that_leaves_while_swapped_leaves_nothing() -> None:
 
 
 def test_a_copy_takes_its_bytes_over_each_gpus_own_link() -> None:
-    """Known answer: 1,000 tokens of 81,920 bytes a GPU, at 80 % of 32 GB/s, after 0.2 ms."""
+    """1,000 tokens of 81,920 bytes per GPU take 0.2 ms plus their bytes at 80 % of 32 GB/s."""
     four = Deployment(model=find_model("llama-3-70b"), gpu=find_gpu("a100-80gb"), tensor_parallel=4)
     assert StepTime(four).swap_s(1000) == pytest.approx(0.2e-3 + 81_920_000 / (0.8 * 32e9))
 
 
 def test_a_long_context_is_cheaper_to_copy_than_to_compute() -> None:
-    """Why engines swapped: out and back of 4,000 tokens takes a tenth of their prefill."""
+    """Copying 4,000 tokens out and back takes a tenth of the time of their prefill."""
     step = StepTime(
         Deployment(model=find_model("llama-3-70b"), gpu=find_gpu("a100-80gb"), tensor_parallel=4)
     )
@@ -133,8 +131,8 @@ blocks: 1
 """
 
 
-def test_swap_is_proven_from_the_counters(tmp_path: Path) -> None:
-    """In a crowded memory both arms preempt, and only one moves tokens to the host."""
+def test_swap_is_verified_by_the_counters(tmp_path: Path) -> None:
+    """With little memory both arms preempt, and only one copies tokens to the host."""
     arms = swept(tmp_path, SWEEP.format(share=0.48))
 
     swap, base = arms["preemption=swap"], arms["baseline"]
@@ -145,15 +143,15 @@ def test_swap_is_proven_from_the_counters(tmp_path: Path) -> None:
     assert base["counters"]["preemptions"] > 0
 
 
-def test_without_preemptions_nothing_is_proven(tmp_path: Path) -> None:
-    """In a roomy memory neither value is exercised."""
+def test_without_preemptions_nothing_is_verified(tmp_path: Path) -> None:
+    """With enough memory neither value is exercised."""
     arms = swept(tmp_path, SWEEP.format(share=0.9))
     verdicts = {arm["evidence"]["preemption"]["verdict"] for arm in arms.values()}
     assert verdicts == {"not exercised"}
 
 
-def test_reports_say_what_swapping_assumes() -> None:
-    """The sentence stands with swap alone."""
+def test_reports_state_the_assumption_of_swapping() -> None:
+    """Only runs with swap have the assumption."""
     for value, stands in (("swap", True), ("recompute", False)):
         with EmbeddedAdapter().start(settings_of(preemption=ToggleValue(value))) as endpoint:
             said = endpoint.facts()["assumptions"]

@@ -1,4 +1,4 @@
-"""The radix tree finds what was stored, evicts the least recently used, and loses no block."""
+"""The radix tree finds stored prefixes, evicts the least recently used, and loses no block."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pool(blocks: int) -> tuple[KvBlocks, KvContents, PrefixCache]:
 def store(
     kv: KvBlocks, contents: KvContents, cache: PrefixCache, values: NDArray[np.int32]
 ) -> None:
-    """Let a sequence of `values` come, be computed, be cached, and go."""
+    """Compute, cache and finish a sequence of `values`."""
     cached = cache.match(values)
     kv.share(cached)
     missing = -(-len(values) // SIZE) - len(cached)
@@ -40,7 +40,7 @@ def store(
 
 
 def test_the_longest_stored_prefix_is_found_in_whole_blocks() -> None:
-    """A prompt that leaves a stored one in mid-block gets the blocks before that."""
+    """A prompt that differs inside a block gets the blocks before it."""
     kv, contents, cache = pool(16)
     store(kv, contents, cache, ids(1, 2, 3, 4, 5, 6, 7))
     store(kv, contents, cache, ids(1, 2, 3, 9))
@@ -52,7 +52,7 @@ def test_the_longest_stored_prefix_is_found_in_whole_blocks() -> None:
 
 
 def test_the_least_recently_used_prefix_goes_first() -> None:
-    """Of three stored prompts the two that were used last survive an eviction."""
+    """Of three stored prompts, the two most recently used remain after an eviction."""
     kv, contents, cache = pool(6)
     for start in (10, 20, 30):
         store(kv, contents, cache, ids(start, start + 1, start + 2, start + 3))
@@ -65,8 +65,8 @@ def test_the_least_recently_used_prefix_goes_first() -> None:
     assert cache.evicted_blocks == 2
 
 
-def test_eviction_takes_tails_before_the_prefix_they_hang_on() -> None:
-    """A shared prefix outlives its continuations: a block never goes before those behind it."""
+def test_eviction_removes_tails_before_their_prefix() -> None:
+    """A block is never evicted before the blocks after it, so a shared prefix remains longest."""
     kv, contents, cache = pool(8)
     store(kv, contents, cache, ids(1, 2, 3, 4))
     store(kv, contents, cache, ids(1, 2, 5, 6))
@@ -78,7 +78,7 @@ def test_eviction_takes_tails_before_the_prefix_they_hang_on() -> None:
 
 
 def test_blocks_in_use_are_never_evicted() -> None:
-    """What a running sequence shares stays, however much room is asked for."""
+    """Blocks of a running sequence stay, however many blocks are requested."""
     kv, contents, cache = pool(4)
     store(kv, contents, cache, ids(1, 2, 3, 4))
     used = cache.match(ids(1, 2))
@@ -95,8 +95,8 @@ def test_blocks_in_use_are_never_evicted() -> None:
     prompts=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), max_size=25),
     blocks=st.sampled_from([6, 9, 64]),
 )
-def test_it_finds_what_a_list_of_prefixes_would(prompts: list[list[int]], blocks: int) -> None:
-    """Every hit holds the prompt's own ids; without eviction none that exists is missed."""
+def test_hits_equal_those_of_a_list_of_prefixes(prompts: list[list[int]], blocks: int) -> None:
+    """Every hit contains the prompt's ids; without eviction no cached prefix is missed."""
     kv, contents, cache = pool(blocks)
     seen: set[tuple[int, ...]] = set()
     for prompt in prompts:
@@ -114,8 +114,8 @@ def test_it_finds_what_a_list_of_prefixes_would(prompts: list[list[int]], blocks
         assert kv.free + len(known) == blocks
 
 
-def test_what_is_in_use_is_not_looked_at_by_every_eviction() -> None:
-    """A prefix in use is younger than what nobody has asked for since, also once it is let go."""
+def test_later_evictions_do_not_check_a_leaf_in_use_again() -> None:
+    """A skipped prefix in use counts as used at that time, also after its release."""
     kv, contents, cache = pool(3)
     for first in (1, 3, 5):
         store(kv, contents, cache, ids(first, first))
@@ -124,7 +124,7 @@ def test_what_is_in_use_is_not_looked_at_by_every_eviction() -> None:
         cache.match(ids(first, first))
     kv.share(running)
 
-    cache.evict(1)  # passes over the oldest, which is in use, and takes the next
+    cache.evict(1)  # skips the oldest, which is in use
     kv.release(running)
     cache.evict(1)
 

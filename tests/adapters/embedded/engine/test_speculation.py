@@ -1,4 +1,4 @@
-"""Speculation as a chain and as a tree: what a step gives, drafts and costs, and when it pays."""
+"""Speculation with chains and trees: tokens and time of a step, and when it is faster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ONE_A100 = Deployment(model=find_model("llama-3-8b"), gpu=find_gpu("a100-80gb"))
 
 
 def tree(branches: int, depth: int, acceptance: float) -> SpeculativeConfig:
-    """A draft tree of EAGLE's."""
+    """Return a draft tree of EAGLE."""
     return SpeculativeConfig(
         method="eagle",
         draft_tokens=tree_tokens(branches, depth),
@@ -35,12 +35,12 @@ def tree(branches: int, depth: int, acceptance: float) -> SpeculativeConfig:
 
 
 def chain(tokens: int, acceptance: float) -> SpeculativeConfig:
-    """A chain of EAGLE's."""
+    """Return a chain of EAGLE."""
     return SpeculativeConfig(method="eagle", draft_tokens=tokens, acceptance=acceptance)
 
 
 def gain(speculation: SpeculativeConfig, sequences: int, context: int = 800) -> float:
-    """Output tokens a second with speculation over those without, of 8B on one A100."""
+    """Return output tokens/s with speculation ÷ without, for 8B on one A100."""
     drafting = replace(
         ONE_A100,
         speculative="eagle",
@@ -65,10 +65,8 @@ def gain(speculation: SpeculativeConfig, sequences: int, context: int = 800) -> 
         (tree(2, 3, 1.0), 4.0),
     ],
 )
-def test_a_step_brings_the_mean_that_the_formula_says(
-    speculation: SpeculativeConfig, mean: float
-) -> None:
-    """(1 − β^(d+1))/(1 − β) with β = 1 − (1 − α)^b; all nodes are counted as drafted."""
+def test_a_step_gives_the_mean_of_the_formula(speculation: SpeculativeConfig, mean: float) -> None:
+    """A step gives (1 − β^(d+1))/(1 − β) tokens, β = 1 − (1 − α)^b; all nodes count as drafted."""
     core = EngineCore(config(speculation=speculation), LinearTimer())
 
     play(core, [Ask(0, np.arange(20, dtype=np.int32) + i, 400) for i in range(30)])
@@ -82,14 +80,14 @@ def test_a_step_brings_the_mean_that_the_formula_says(
 
 
 def test_a_tree_of_two_by_three_drafts_fourteen() -> None:
-    """2 + 4 + 8 nodes; a chain is the tree of one branch."""
+    """A tree of 2 branches and 3 levels has 2 + 4 + 8 nodes; a chain is a tree of one branch."""
     assert tree_tokens(2, 3) == 14
     assert tree_tokens(1, 5) == 5
     assert tree(1, 5, 0.7).level_acceptance == pytest.approx(chain(5, 0.7).level_acceptance)
 
 
-def test_a_tree_brings_more_a_step_than_its_longest_chain() -> None:
-    """Branches save a level whose first guess was wrong; the drafter runs no more often."""
+def test_a_tree_gives_more_tokens_per_step_than_its_longest_chain() -> None:
+    """Branches give more accepted tokens, and the drafter runs equally often."""
     assert tree(2, 3, 0.6).mean_tokens_per_step > 1.3 * chain(3, 0.6).mean_tokens_per_step
     deep = replace(ONE_A100, speculative="eagle", draft_branches=2, draft_depth=3)
     flat = replace(ONE_A100, speculative="eagle")
@@ -99,7 +97,7 @@ def test_a_tree_brings_more_a_step_than_its_longest_chain() -> None:
 
 
 def test_the_gain_falls_with_the_batch_and_ends_as_a_loss() -> None:
-    """EAGLE on an A100: most for one sequence, less for 56, none for 256; a tree falls sooner."""
+    """EAGLE on an A100 gains most with one sequence, less with 56, nothing with 256."""
     gains = {count: gain(chain(3, 0.6), count) for count in (2, 32, 56, 128, 256)}
 
     assert gains[2] > 1.3
@@ -110,13 +108,13 @@ def test_the_gain_falls_with_the_batch_and_ends_as_a_loss() -> None:
     assert gain(tree(2, 3, 0.6), 56) < 1 < gain(chain(3, 0.6), 56)
 
 
-def test_drafts_that_are_rarely_accepted_lose_at_any_batch() -> None:
-    """At 0.3 five drafts bring 1.4 tokens a step, less than they cost."""
+def test_drafts_that_are_rarely_accepted_are_slower_at_any_batch_size() -> None:
+    """At acceptance 0.3 five drafts give 1.4 tokens per step, which costs more than it gains."""
     assert all(gain(chain(5, 0.3), count) < 1 for count in (1, 8, 64))
 
 
 def test_the_sweep_file_names_a_tree(tmp_path: Path) -> None:
-    """Branches and depth become the label, the core's tree, and the drafter's runs."""
+    """Branches and depth determine the label, the core's tree and the drafter's runs."""
     read = sweep(
         tmp_path, toggles="[{speculative: [off, {method: eagle, tree: {branches: 2, depth: 3}}]}]"
     )
@@ -134,13 +132,13 @@ def test_the_sweep_file_names_a_tree(tmp_path: Path) -> None:
 
 
 def test_a_lookup_drafts_no_tree() -> None:
-    """Prompt lookup finds one continuation: the value is refused with the reason."""
+    """Prompt lookup finds one continuation, so a tree is refused with the reason."""
     with pytest.raises(UnsupportedToggleError, match="one continuation"):
         EmbeddedAdapter().check(settings_of(speculative=ToggleValue("ngram", (("tree", "2x3"),))))
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ("{branches: 2}", "the key 'depth' is missing"),
         ("{branches: 1, depth: 3}", "branches: must be at least 2, found 1"),
@@ -149,16 +147,16 @@ def test_a_lookup_drafts_no_tree() -> None:
         ("{branches: 2, depth: 3}, tokens: 5", "leave 'tokens' out"),
     ],
 )
-def test_a_tree_that_cannot_be_is_refused(tmp_path: Path, value: str, told: str) -> None:
-    """What is missing, too narrow, too large, misspelt or said twice is named."""
+def test_an_invalid_tree_is_refused(tmp_path: Path, value: str, message: str) -> None:
+    """The error names a missing, too small, too large, misspelt or repeated key."""
     found = problems(
         tmp_path, toggles=f"[{{speculative: [off, {{method: eagle, tree: {value}}}]}}]"
     )
-    assert any(told in line for line in found), found
+    assert any(message in line for line in found), found
 
 
-def test_a_tree_is_proven_from_the_counters(tmp_path: Path) -> None:
-    """A swept tree is verified by what was drafted, 14 tokens a step."""
+def test_a_tree_is_verified_by_the_counters(tmp_path: Path) -> None:
+    """A tree in a sweep is verified by its drafted tokens, 14 per step."""
     arms = swept(
         tmp_path,
         "model: llama-3-8b\nhardware: {gpu: a100-80gb}\nengines: [embedded]\nblocks: 1\n"

@@ -1,4 +1,4 @@
-"""An answer that nobody reads costs nothing, and nobody can tell from anything else."""
+"""An unread output has no ids, and changes no other result."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ ARMS: dict[str, dict[str, object]] = {
 }
 
 
-def told(core: EngineCore, asks: list[Ask], *, output_read: bool) -> list[object]:
-    """Return all that a run of `asks` tells, but for the ids of its answers."""
+def results_of(core: EngineCore, asks: list[Ask], *, output_read: bool) -> list[object]:
+    """Return all results of a run of `asks`, except the ids of its outputs."""
     sequences = play(core, asks, output_read=output_read)
     times = [core.token_events(sequence).tolist() for sequence in sequences]
     return [core.counters(), times, [sequence.cached_tokens for sequence in sequences]]
@@ -36,16 +36,16 @@ def told(core: EngineCore, asks: list[Ask], *, output_read: bool) -> list[object
 @pytest.mark.parametrize("arm", ARMS)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 25), twins=st.booleans())
 @settings(max_examples=10, deadline=None)
-def test_times_and_counters_are_those_of_answers_that_are_read(
+def test_times_and_counters_do_not_depend_on_reading(
     arm: str, seed: int, count: int, twins: bool
 ) -> None:
-    """Whatever is evicted, preempted or asked twice: reading decides about ids alone."""
+    """With evictions, preemptions and repeated prompts, reading changes only the ids."""
     asks = random_asks(seed, count, shared=40, output=(1, 200), gap_ns=5e7)
     if twins:
         asks = [replace(ask, prompt=asks[n // 2].prompt) for n, ask in enumerate(asks)]
     read, unread = (EngineCore(config(**ARMS[arm]), LinearTimer()) for _ in range(2))
 
-    assert told(unread, asks, output_read=False) == told(read, asks, output_read=True)
+    assert results_of(unread, asks, output_read=False) == results_of(read, asks, output_read=True)
 
     kv, cache = unread.scheduler.kv, unread.scheduler.cache
     assert not kv.references.any()
@@ -54,8 +54,8 @@ def test_times_and_counters_are_those_of_answers_that_are_read(
 
 
 @pytest.mark.parametrize("more", [0, 30])
-def test_who_goes_on_from_an_unread_answer_finds_it(more: int) -> None:
-    """Its ids are worked out when a prompt comes that may begin alike, also partly evicted."""
+def test_a_prompt_that_continues_an_unread_output_finds_it_cached(more: int) -> None:
+    """The ids are computed when a prompt arrives that may share them, even if partly evicted."""
     prompt = np.arange(100, dtype=np.int32)
     (first,) = play(EngineCore(config(), LinearTimer()), [Ask(0, prompt, 300)])
     core = EngineCore(config(), LinearTimer())
@@ -73,8 +73,8 @@ def test_who_goes_on_from_an_unread_answer_finds_it(more: int) -> None:
     assert follower.output_ids.tolist() == alone.output_ids.tolist()
 
 
-def test_an_answer_that_nobody_may_look_at_is_never_worked_out() -> None:
-    """Other prompts come, and push it out of the cache: its ids never existed."""
+def test_the_ids_of_an_output_that_is_never_shared_are_not_computed() -> None:
+    """Other prompts evict the output before its ids are computed."""
     core = EngineCore(config(num_blocks=256), LinearTimer())
     asks = [Ask(n * 9000 * MS, np.arange(400, dtype=np.int32) + 1000 * n, 300) for n in range(20)]
 
@@ -85,7 +85,7 @@ def test_an_answer_that_nobody_may_look_at_is_never_worked_out() -> None:
 
 
 def test_a_reset_forgets_unread_answers() -> None:
-    """All blocks are free again."""
+    """After a reset all blocks are free."""
     core = EngineCore(config(), LinearTimer())
     play(core, random_asks(1, 9), output_read=False)
 
@@ -98,10 +98,8 @@ def test_a_reset_forgets_unread_answers() -> None:
 @pytest.mark.parametrize("arm", ["roomy", "evicting", "swap", "no cache"])
 @given(seed=st.integers(0, 10**6), looks=st.sampled_from([1, 7, 1000]))
 @settings(max_examples=10, deadline=None)
-def test_readers_among_those_who_do_not_read_get_the_ids_of_one_alone(
-    arm: str, seed: int, looks: int
-) -> None:
-    """Also where somebody looks at all running answers meanwhile; no block is lost by it."""
+def test_read_outputs_have_the_same_ids_among_unread_ones(arm: str, seed: int, looks: int) -> None:
+    """This is also true if all running outputs are read during the run, and no block is lost."""
     asks = random_asks(seed, 14, shared=40, output=(1, 200), gap_ns=0)
     core = EngineCore(config(**ARMS[arm]), LinearTimer())
     sequences = [
@@ -125,8 +123,8 @@ def test_readers_among_those_who_do_not_read_get_the_ids_of_one_alone(
     assert (kv.free, kv.evictable, kv.counted) == (kv.num_blocks, 0, 0)
 
 
-def test_prompts_that_nobody_reads_are_not_stored() -> None:
-    """Of nine with the same beginning only the two are at whose parting a run of blocks is cut."""
+def test_unread_prompts_are_not_stored() -> None:
+    """Of nine prompts with one prefix, only the two that split a run of blocks are stored."""
     core = EngineCore(config(), LinearTimer())
     shared, size = np.arange(320, dtype=np.int32), core.config.block_size
     prompts = [np.concatenate([shared, np.arange(40, dtype=np.int32) + 500 * n]) for n in range(9)]

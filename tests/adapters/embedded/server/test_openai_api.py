@@ -1,4 +1,4 @@
-"""Bodies in and out: what is taken, what is refused, and the form of every answer."""
+"""Request and response bodies: accepted and refused requests, and the form of responses."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def refused(body: bytes, *, chat: bool = False) -> RequestError:
     return caught.value
 
 
-def test_token_ids_are_taken_as_they_are() -> None:
-    """A list of ids is the prompt; so is a list that holds it alone."""
+def test_token_ids_are_used_unchanged() -> None:
+    """A list of ids is the prompt; a list with only that list is the same prompt."""
     assert asked(prompt=[0, 4999, 17]).prompt_ids.tolist() == [0, 4999, 17]
     assert asked(prompt=[[3, 4]]).prompt_ids.tolist() == [3, 4]
     assert asked(prompt=[3]).prompt_ids.dtype == np.int32
 
 
-def test_a_text_has_a_token_a_word() -> None:
-    """White space of any kind divides words, and a word always has the same id."""
+def test_a_text_has_one_token_per_word() -> None:
+    """Any white space separates words, and equal words have equal ids."""
     ids = asked(prompt=" to be\n or  not to\tbe").prompt_ids.tolist()
 
     assert len(ids) == 6
@@ -53,20 +53,20 @@ def test_a_text_has_a_token_a_word() -> None:
 
 
 @given(st.lists(st.integers(0, 4999)))
-def test_an_answers_text_comes_back_as_its_ids(ids: list[int]) -> None:
-    """So that an answer sent back as history finds its own blocks in the prefix cache."""
+def test_the_text_of_an_output_maps_to_its_ids(ids: list[int]) -> None:
+    """An output in the history therefore finds its blocks in the prefix cache."""
     assert ids_of(text_of(ids), 5000) == ids
 
 
 def test_a_word_that_looks_like_a_token_beyond_the_vocabulary_is_a_word() -> None:
-    """` t5000` of another model's answer is no id here, but must not be refused either."""
+    """` t5000` from another model's output is an ordinary word, and is not refused."""
     (token,) = ids_of("t5000", 5000)
 
     assert token < 5000
 
 
-def test_a_chat_that_goes_on_begins_with_the_chat_before_and_its_answer() -> None:
-    """The template puts each turn behind the last, so that all of it can be reused."""
+def test_the_next_turn_begins_with_the_previous_chat_and_its_answer() -> None:
+    """The template appends each turn, so that the whole history can be reused."""
     first = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hello there"}]
     answer = [41, 42, 43]
     more = [{"role": "assistant", "content": text_of(answer)}, {"role": "user", "content": "so?"}]
@@ -74,12 +74,12 @@ def test_a_chat_that_goes_on_begins_with_the_chat_before_and_its_answer() -> Non
     before, after = chat_ids(first, 5000), chat_ids([*first, *more], 5000)
 
     assert after[: len(before) + 3] == before + answer
-    assert len(before) == 7  # four words, two marks, and the answer's
+    assert len(before) == 7  # four words and three role ids
     assert len(after) == len(before) + 3 + 3
 
 
 def test_the_parts_of_a_message_are_one_text() -> None:
-    """A list of text parts reads like the text; a message without content has its mark alone."""
+    """A list of text parts equals the joined text; a message without content has only its role."""
     whole = [{"role": "user", "content": "one two"}, {"role": "assistant", "content": ""}]
     parts = [
         {
@@ -94,8 +94,8 @@ def test_the_parts_of_a_message_are_one_text() -> None:
     assert one.prompt_ids.tolist() == other.prompt_ids.tolist()
 
 
-def test_how_long_an_answer_is_when_nobody_says() -> None:
-    """A completion gets 16 tokens or what is left; a chat all that is left."""
+def test_the_default_output_length() -> None:
+    """A completion has 16 tokens, or fewer if the context is full; a chat fills the context."""
     assert asked().output_tokens == 16
     assert asked(prompt=[1] * 90).output_tokens == 10
     assert asked(chat=True).output_tokens == 100 - 3
@@ -104,8 +104,8 @@ def test_how_long_an_answer_is_when_nobody_says() -> None:
     assert asked(max_tokens=97).output_tokens == 97
 
 
-def test_fields_that_mean_nothing_here_are_ignored() -> None:
-    """As vLLM does: sampling, misspelt and unknown fields, and what asks for nothing."""
+def test_fields_without_an_effect_are_ignored() -> None:
+    """As in vLLM, sampling fields, unknown fields and fields with empty values are ignored."""
     one = asked(
         model="m", temperature=0.7, seed=3, ignore_eos=True, top_p=1, nonsense={"a": 1}, user=None,
         stop=[], n=1, stream=False, stream_options=None, logprobs=None, echo=False, best_of=1,
@@ -129,7 +129,7 @@ def test_fields_that_mean_nothing_here_are_ignored() -> None:
 def test_usage_in_a_stream(
     options: dict[str, bool] | None, *, include: bool, continuous: bool
 ) -> None:
-    """Usage comes when it is asked for, in every event only on top of that."""
+    """Usage is sent on request; usage in every event needs both options."""
     one = asked(stream=True, stream_options=options)
 
     assert (one.stream, one.include_usage, one.continuous_usage) == (True, include, continuous)
@@ -170,7 +170,7 @@ def test_usage_in_a_stream(
     ],
 )
 def test_bad_completions_are_refused(body: bytes, param: str | None, words: str) -> None:
-    """With the parameter that is wrong, and what was found or expected."""
+    """The error has the wrong parameter and the value found or expected."""
     error = refused(body)
 
     assert words in str(error)
@@ -195,7 +195,7 @@ def test_bad_completions_are_refused(body: bytes, param: str | None, words: str)
     ],
 )
 def test_bad_chats_are_refused(messages: object, words: str) -> None:
-    """Nothing that is not text can be answered."""
+    """A chat with content other than text is refused."""
     error = refused(json.dumps({"messages": messages}).encode(), chat=True)
 
     assert (error.param, error.status) == ("messages", 400)
@@ -203,7 +203,7 @@ def test_bad_chats_are_refused(messages: object, words: str) -> None:
 
 
 def test_a_prompt_that_fills_the_context_is_too_long() -> None:
-    """One token must be left for the answer; the message says both numbers."""
+    """One token must be left for the output; the message has both numbers."""
     error = refused(json.dumps({"prompt": [1] * 100, "max_tokens": 1}).encode())
 
     assert "maximum context length is 100 tokens" in str(error)
@@ -223,10 +223,8 @@ def test_a_prompt_that_fills_the_context_is_too_long() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("chat", [False, True])
-def test_what_cannot_be_honoured_is_refused_by_its_name(
-    name: str, value: Any, *, chat: bool
-) -> None:
-    """Whoever asks for it would take an answer for what was asked."""
+def test_unsupported_fields_are_refused_by_name(name: str, value: Any, *, chat: bool) -> None:
+    """An ignored field would look supported, so the error names it."""
     with pytest.raises(RequestError, match=f"does not support `{name}`") as caught:
         asked(chat=chat, **{name: value})
 
@@ -241,8 +239,8 @@ def test_what_cannot_be_honoured_is_refused_by_its_name(
         ("presence_penalty", 3), ("frequency_penalty", "x"),
     ],
 )  # fmt: skip
-def test_fields_of_a_wrong_type_are_refused_by_their_name(name: str, value: Any) -> None:
-    """Though they would change nothing here: another server would refuse them too."""
+def test_fields_with_a_wrong_type_are_refused_by_name(name: str, value: Any) -> None:
+    """Fields without an effect are checked too, because other servers also refuse them."""
     with pytest.raises(RequestError, match=f"{name} must be ") as caught:
         asked(**{name: value})
 
@@ -250,7 +248,7 @@ def test_fields_of_a_wrong_type_are_refused_by_their_name(name: str, value: Any)
 
 
 def test_a_request_must_name_its_model() -> None:
-    """Absent or null is refused, and told what there is."""
+    """A missing or null model is refused, and the error has the served model."""
     for model in ("", '"model": null, '):
         error = refused(f'{{{model}"prompt": [1]}}'.encode())
 
@@ -271,10 +269,10 @@ known_fields = st.sampled_from(
 
 
 @given(value=any_json, name=known_fields, chat=st.booleans())
-def test_whatever_a_field_holds_it_is_taken_or_refused(
+def test_any_value_of_a_field_is_accepted_or_refused(
     value: object, name: str, *, chat: bool
 ) -> None:
-    """No value of any field is a fault of the server."""
+    """No value of any field causes a server error."""
     fields = {"model": "m", "prompt": "a b", "messages": [{"role": "user", "content": "a"}]}
     body = json.dumps({**fields, name: value}).encode()
     with suppress(RequestError):
@@ -284,7 +282,7 @@ def test_whatever_a_field_holds_it_is_taken_or_refused(
 
 
 def test_another_model_is_not_found() -> None:
-    """Its name comes back, with 404."""
+    """An unknown model gives 404 with its name."""
     error = refused(b'{"model": "other", "prompt": [1]}')
 
     assert error.body()["error"] == {
@@ -298,7 +296,7 @@ def test_another_model_is_not_found() -> None:
 def played(
     ask: ServedRequest, speculation: SpeculativeConfig | None = None
 ) -> tuple[list[bytes], Sequence, CompletionBody]:
-    """Return what is sent for `ask` after each step, its sequence, and the answer."""
+    """Return the bytes sent for `ask` after each step, its sequence, and the whole body."""
     core = EngineCore(config(speculation=speculation), LinearTimer())
     answer = CompletionBody(ask, 'na"me', "mark")
     sequence = core.submit(ask.prompt_ids, ask.output_tokens, 0)
@@ -313,15 +311,15 @@ def played(
 
 
 def data_of(raw: bytes) -> list[Any]:
-    """Return the JSON of each event; each must stand on a line of its own, with one behind it."""
+    """Return the JSON of each event; each event must be one line followed by an empty line."""
     assert raw.endswith(b"\n\n")
     lines = raw[:-2].split(b"\n\n")
     assert all(line.startswith(b"data: ") for line in lines)
     return [json.loads(line[6:]) for line in lines]
 
 
-def test_a_completions_stream() -> None:
-    """An event a token; the last has a finish reason and the engine's mark; then [DONE]."""
+def test_the_stream_of_a_completion() -> None:
+    """Each token is an event; the last one has finish reason and fingerprint; [DONE] follows."""
     sent, sequence, answer = played(asked(stream=True, max_tokens=3))
 
     assert sent[-1].endswith(DONE)
@@ -342,8 +340,8 @@ def test_a_completions_stream() -> None:
     ]
 
 
-def test_a_chat_stream_opens_with_a_role_alone() -> None:
-    """No content in the first event, one delta a token after it."""
+def test_a_chat_stream_begins_with_a_role() -> None:
+    """The first event has no content; each later event has one token."""
     sent, sequence, answer = played(asked(chat=True, stream=True, max_tokens=2))
 
     (opening,) = data_of(answer.opening_event())
@@ -367,7 +365,7 @@ def test_a_chat_stream_opens_with_a_role_alone() -> None:
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_usage_at_the_end_of_a_stream(*, chat: bool) -> None:
-    """An event without choices before [DONE] counts all, cached tokens and the mark included."""
+    """An event without choices before [DONE] has all counts, cached tokens and fingerprint."""
     options = {"include_usage": True}
     sent, _, _ = played(asked(chat=chat, stream=True, max_tokens=2, stream_options=options))
 
@@ -386,7 +384,7 @@ def test_usage_at_the_end_of_a_stream(*, chat: bool) -> None:
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_a_speculative_step_is_one_event_of_several_tokens(*, chat: bool) -> None:
-    """Its text holds them all, and the running usage says how many there are so far."""
+    """The event has the text of all tokens of the step, and the usage so far."""
     certain = SpeculativeConfig(method="draft", draft_tokens=3, acceptance=1.0)
     options = {"include_usage": True, "continuous_usage_stats": True}
     ask = asked(chat=chat, stream=True, max_tokens=10, stream_options=options)
@@ -404,8 +402,8 @@ def test_a_speculative_step_is_one_event_of_several_tokens(*, chat: bool) -> Non
         assert opening["usage"]["completion_tokens"] == 0
 
 
-def test_whole_answers() -> None:
-    """All tokens in one text or message, with the usage, under names other than a stream has."""
+def test_whole_responses() -> None:
+    """A whole response has all tokens in one text or message, with the usage."""
     ask, chat = asked(max_tokens=4), asked(chat=True, max_tokens=4)
     _, sequence, answer = played(ask)
     _, chat_sequence, chat_answer = played(chat)

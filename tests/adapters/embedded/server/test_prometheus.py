@@ -1,4 +1,4 @@
-"""What the served embedded engine counts, under the names that vLLM gives it."""
+"""The counters of the served embedded engine, under vLLM's names."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ USAGE = {"include_usage": True, "continuous_usage_stats": True}
 HELLO = [{"role": "user", "content": "hello there"}]
 
 
-def test_speculation_sends_several_tokens_an_event() -> None:
-    """Drafts that are always accepted bring four tokens a step, and fewer at the end."""
+def test_speculation_sends_several_tokens_per_event() -> None:
+    """Drafts that are always accepted give four tokens per step, and fewer at the end."""
 
     async def main(served: Served) -> None:
         *tokens, _, _ = await served.stream(
@@ -40,8 +40,8 @@ def test_speculation_sends_several_tokens_an_event() -> None:
     with_server(main, served_settings(speculative=CERTAIN))
 
 
-def test_counters_move_by_what_was_asked() -> None:
-    """Prompt, output and cached tokens, steps and latencies, each under vLLM's name."""
+def test_counters_increase_with_the_requests() -> None:
+    """Prompt, output and cached tokens, steps and latencies have vLLM's names."""
 
     async def main(served: Served) -> None:
         for _ in range(2):
@@ -69,7 +69,7 @@ def test_counters_move_by_what_was_asked() -> None:
 
 
 def test_the_metrics_page_can_be_read_by_prometheus() -> None:
-    """Each family once, with help and type before its samples, and buckets that only grow."""
+    """Each family occurs once, with help and type first, and cumulative buckets."""
 
     async def main(served: Served) -> None:
         await served.post(COMPLETIONS, prompt=[1, 2], max_tokens=3)
@@ -98,8 +98,8 @@ def test_the_metrics_page_can_be_read_by_prometheus() -> None:
 
 
 @pytest.mark.parametrize(("toggle", "label"), [("on", "True"), ("off", "False")])
-def test_the_cache_says_whether_it_is_there(toggle: str, label: str) -> None:
-    """In `cache_config_info`; and one that is off is asked nothing."""
+def test_cache_config_info_reports_prefix_caching(toggle: str, label: str) -> None:
+    """`cache_config_info` has the state of the cache; a cache that is off has no lookups."""
 
     async def main(served: Served) -> None:
         for _ in range(2):
@@ -126,7 +126,7 @@ def test_the_cache_says_whether_it_is_there(toggle: str, label: str) -> None:
 
 
 def test_the_cache_can_be_reset_between_requests() -> None:
-    """After it the same prompt is cold; while a request runs nothing is reset, and that is said."""
+    """After a reset the same prompt has no hits; a reset during a request fails."""
 
     async def main(served: Served) -> None:
         async def cached() -> int:

@@ -1,4 +1,4 @@
-"""The real-time driver: the virtual run's times to the nanosecond, where nobody is late."""
+"""The real-time engine has the same times as a virtual run, to the nanosecond."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from harness.workloads.prompts.token_ids import draw_token_ids
 def test_a_closed_loop_has_the_times_of_the_virtual_run(
     arm: str, ramp_ns: int, parse_ns: int
 ) -> None:
-    """Step by step, told at each end, with clients that ask again at once: the same run."""
+    """Clients that send the next request at once get the same times as in the virtual run."""
     asked = conversations(1, 24, turns=2)
     schedule = ClosedLoop(concurrency=5, ramp_ns=ramp_ns)
 
@@ -50,19 +50,19 @@ def test_a_closed_loop_has_the_times_of_the_virtual_run(
 @pytest.mark.parametrize("parse_ns", [0, 7 * MS])
 @pytest.mark.parametrize("arm", ARMS)
 def test_an_open_loop_has_the_times_of_the_virtual_run(arm: str, parse_ns: int) -> None:
-    """Whoever comes in the middle of a step waits for its end, no more and no less."""
+    """A request that arrives during a step waits exactly for its end."""
     asked = conversations(2, 24)
     rng = np.random.default_rng(2)
     starts = np.cumsum(rng.exponential(1.5e8, 24)).astype(int).tolist()
     schedule = OpenLoop(starts_ns=tuple(starts))
 
-    # Connections are kept here too: without a turnaround nobody follows an answer.
+    # Without a turnaround no request joins a started step on a reused connection.
     direct = directly(schedule, asked, ARMS[arm], parse_ns=parse_ns, turnaround_ns=0)
     same_events(direct, virtually(schedule, asked, ARMS[arm]))
 
 
-def test_a_server_does_not_grow_with_the_steps_it_has_run() -> None:
-    """Once nobody is left, the times of all steps so far are dropped."""
+def test_the_memory_of_a_server_does_not_grow_with_its_steps() -> None:
+    """When no request is left, the times of all steps are cleared."""
 
     async def main(engine: RealTimeEngine, loop: VirtualLoop) -> tuple[int, int]:
         notes = Notes(lambda: loop.now_ns)
@@ -79,8 +79,8 @@ def test_a_server_does_not_grow_with_the_steps_it_has_run() -> None:
     assert after == 0
 
 
-def test_a_step_tells_first_those_who_may_act_on_it() -> None:
-    """Answers that end come first, then first tokens, then all the others."""
+def test_a_step_first_sends_output_that_clients_react_to() -> None:
+    """Ends of responses are sent first, then first tokens, then all other tokens."""
 
     async def main(engine: RealTimeEngine, loop: VirtualLoop) -> list[tuple[int, str]]:
         order: list[tuple[int, str]] = []
@@ -102,14 +102,14 @@ def test_a_step_tells_first_those_who_may_act_on_it() -> None:
 
     order = on_virtual_time(main)
 
-    # The fourth step brings the last token of one and the first of another.
+    # The fourth step gives the last token of one request and the first of another.
     start_ns = next(at_ns for at_ns, name in order if name == "starts")
     told = [name for at_ns, name in order if at_ns == start_ns]
     assert told == ["ends", "starts", "goes on"]
 
 
-def test_nothing_counts_before_its_step_has_ended() -> None:
-    """Counters read in the middle of a step are those of its start."""
+def test_counters_exclude_the_step_in_progress() -> None:
+    """Counters that are read during a step have the values of its start."""
 
     async def main(engine: RealTimeEngine, loop: VirtualLoop) -> list[int | None]:
         engine.submit(ticket(prompt(1), 3, Notes(lambda: loop.now_ns), 0))
@@ -122,8 +122,8 @@ def test_nothing_counts_before_its_step_has_ended() -> None:
     assert on_virtual_time(main) == [0, 1, 2, 3]  # steps end at 22, 42 and 62 ms
 
 
-def test_a_cancelled_request_is_told_no_more_and_holds_no_block() -> None:
-    """From the moment its client is gone; the others' tokens go on coming."""
+def test_a_cancelled_request_gets_no_tokens_and_has_no_blocks() -> None:
+    """After a disconnect the other requests still get their tokens."""
 
     async def main(engine: RealTimeEngine, loop: VirtualLoop) -> tuple[Notes, Notes, Notes]:
         stays, goes, early = (Notes(lambda: loop.now_ns) for _ in range(3))
@@ -137,7 +137,7 @@ def test_a_cancelled_request_is_told_no_more_and_holds_no_block() -> None:
         engine.cancel(leaving)
         engine.cancel(leaving)
         held = int(np.count_nonzero(engine.core.scheduler.kv.references))
-        assert held == 2  # of the one that stays
+        assert held == 2  # of the remaining request
         await stays.ended
         assert engine.stats.aborted == 2
         assert not engine.busy
@@ -156,10 +156,10 @@ def test_a_cancelled_request_is_told_no_more_and_holds_no_block() -> None:
     seed=st.integers(0, 10**6),
     patience_ms=st.lists(st.one_of(st.none(), st.integers(0, 900)), min_size=1, max_size=16),
 )
-def test_clients_come_and_go_as_they_like(
+def test_clients_connect_and_disconnect_at_any_time(
     arm: str, seed: int, patience_ms: list[int | None]
 ) -> None:
-    """Whoever stays gets every token once and in order; when all are gone no block is held."""
+    """Remaining clients get every token once and in order; at the end no block is in use."""
     asked = conversations(seed, len(patience_ms))
 
     async def main(engine: RealTimeEngine, loop: VirtualLoop) -> None:
@@ -191,7 +191,7 @@ def test_clients_come_and_go_as_they_like(
 
 @pytest.mark.alone
 def test_being_late_once_does_not_make_the_end_late() -> None:
-    """A loop that stood still for three steps catches up: 30 steps still take 30 steps' time."""
+    """A loop that is blocked for three steps catches up: 30 steps take the time of 30 steps."""
     core = EngineCore(config(), QuickTimer())
 
     async def main() -> float:
@@ -200,7 +200,7 @@ def test_being_late_once_does_not_make_the_end_late() -> None:
         notes, begun_ns = Notes(time.monotonic_ns), time.monotonic_ns()
         engine.submit(ticket(prompt(1), 30, notes, begun_ns))
         await asyncio.sleep(0.05)
-        time.sleep(0.03)  # noqa: ASYNC251 - this is the standstill
+        time.sleep(0.03)  # noqa: ASYNC251 - blocks the loop on purpose
         await notes.ended
         running.cancel()
         await asyncio.wait([running])
@@ -213,7 +213,7 @@ def test_being_late_once_does_not_make_the_end_late() -> None:
 
 
 class QuickTimer(LinearTimer):
-    """10 ms a step, whatever is in it."""
+    """Step times of 10 ms for any content."""
 
     def decode_line(self, sequences: int, queries: int = 1) -> tuple[float, float]:
         return 0.01, 0.0
@@ -222,8 +222,8 @@ class QuickTimer(LinearTimer):
         return 0.01
 
 
-def test_when_the_engine_stops_everybody_who_waits_is_told() -> None:
-    """In mid-answer and in the queue alike; and nobody is taken in any more."""
+def test_open_requests_end_when_the_engine_stops() -> None:
+    """Running and queued requests end, and new requests are refused."""
 
     async def main() -> tuple[Notes, Notes, RealTimeEngine]:
         loop = virtual_loop()
@@ -248,8 +248,8 @@ def test_when_the_engine_stops_everybody_who_waits_is_told() -> None:
     assert engine.stopped
 
 
-def test_a_bug_in_a_step_comes_out_of_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server must not go on as if nothing had happened: the error ends it, waiters are told."""
+def test_run_raises_a_bug_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in a step stops the engine and ends the open requests."""
 
     async def main() -> Notes:
         loop = virtual_loop()
@@ -266,7 +266,7 @@ def test_a_bug_in_a_step_comes_out_of_run(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_cache_is_reset_between_requests_only() -> None:
-    """While one is open, even before a step took it in, a reset would lie about being cold."""
+    """A reset is refused while a request is open, even before its first step."""
 
     async def main(engine: RealTimeEngine, loop: VirtualLoop) -> list[int | None]:
         cached = []

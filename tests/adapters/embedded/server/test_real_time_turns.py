@@ -1,4 +1,4 @@
-"""Who takes part in a step that has begun: those for whom only sockets and parsing took time."""
+"""Requests that join a started step because only sockets and parsing delayed them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from harness.load.schedule import ClosedLoop
 from harness.timing.clock import VirtualLoop
 
 
-def test_a_client_that_needs_a_moment_has_the_latencies_of_one_that_does_not() -> None:
-    """3 ms between an answer and the next request on its connection change no later token."""
+def test_a_short_client_delay_does_not_change_latencies() -> None:
+    """A pause of 3 ms between a response and the next request changes no later token."""
     asked, pause_ns = conversations(3, 30), 3 * MS
     schedule = ClosedLoop(concurrency=5)
 
     slow = directly(schedule, asked, pause_ns=pause_ns)[5:]
     fast = virtually(schedule, asked)[5:]
 
-    # The very first step starts when the first request comes: that moves everything by the pause.
+    # The first step starts when the first request arrives, so all times shift by the pause.
     for late, prompt_one in zip(slow, fast, strict=True):
         assert late.sent_ns is not None
         assert prompt_one.sent_ns is not None
@@ -54,10 +54,10 @@ def test_a_client_that_needs_a_moment_has_the_latencies_of_one_that_does_not() -
         (4 * MS, "another", False),
     ],
 )
-def test_only_who_was_just_answered_joins_the_step_that_has_begun(
+def test_only_a_request_after_a_response_joins_the_started_step(
     wait_ns: int, connection: str, *, joins: bool
 ) -> None:
-    """At any other time or on another connection, a request waits for the next step."""
+    """A request at another time or on another connection waits for the next step."""
 
     async def main(engine: RealTimeEngine, loop: VirtualLoop) -> tuple[int, int, list[int]]:
         others, first, second = (Notes(lambda: loop.now_ns) for _ in range(3))
@@ -76,8 +76,8 @@ def test_only_who_was_just_answered_joins_the_step_that_has_begun(
     assert first_token_ns == (following[0] + wait_ns if joins else following[1])
 
 
-def test_who_asks_again_joins_those_who_came_while_the_last_answer_ended() -> None:
-    """A step of newcomers only waits for the answered one just like any other."""
+def test_the_next_request_joins_requests_that_arrived_meanwhile() -> None:
+    """A step with only new requests also waits for the next request after a response."""
 
     async def main(engine: RealTimeEngine, loop: VirtualLoop) -> list[int]:
         first, newcomer, again = (Notes(lambda: loop.now_ns) for _ in range(3))
@@ -90,12 +90,12 @@ def test_who_asks_again_joins_those_who_came_while_the_last_answer_ended() -> No
         await again.ended
         return [newcomer.told[0][0], again.told[0][0]]
 
-    ends_ns = 22 * MS + 24 * MS  # the second step holds both prompts
+    ends_ns = 22 * MS + 24 * MS  # the second step has both prompts
     assert on_virtual_time(main) == [ends_ns, ends_ns + 2 * MS]
 
 
-def test_who_comes_shortly_after_the_first_shares_its_first_step() -> None:
-    """A burst that finds the engine idle starts together, however long its sending took."""
+def test_a_request_shortly_after_the_first_joins_its_step() -> None:
+    """The requests of a burst to an idle engine start together."""
 
     async def main(engine: RealTimeEngine, loop: VirtualLoop) -> list[int]:
         await until(loop, 100 * MS)
@@ -113,10 +113,10 @@ def test_who_comes_shortly_after_the_first_shares_its_first_step() -> None:
 
 
 @pytest.mark.parametrize(("parse_ns", "joins"), [(7 * MS, True), (9 * MS, False)])
-def test_a_step_waits_for_what_is_being_parsed_but_not_for_ever(
+def test_a_step_waits_for_a_request_being_parsed_for_a_limited_time(
     parse_ns: int, *, joins: bool
 ) -> None:
-    """A request that was read before the step began takes part if it is known in time."""
+    """A request that was read before the step started joins it if it is parsed in time."""
 
     async def main(engine: RealTimeEngine, loop: VirtualLoop) -> tuple[int, list[int]]:
         others, late = Notes(lambda: loop.now_ns), Notes(lambda: loop.now_ns)
@@ -134,8 +134,8 @@ def test_a_step_waits_for_what_is_being_parsed_but_not_for_ever(
 
 
 @pytest.mark.parametrize("then", ["refused", "submitted", None])
-def test_a_step_waits_only_while_there_is_something_to_wait_for(then: str | None) -> None:
-    """What was read is known to be a request, or none; with this much patience it would be late."""
+def test_a_step_waits_only_while_a_request_may_join(then: str | None) -> None:
+    """The wait ends as soon as the read bytes are parsed; otherwise the step would be late."""
 
     async def main(engine: RealTimeEngine, loop: VirtualLoop) -> list[int]:
         notes = Notes(lambda: loop.now_ns)
@@ -154,8 +154,8 @@ def test_a_step_waits_only_while_there_is_something_to_wait_for(then: str | None
     assert (told[1] < 50 * MS) == (then is not None)
 
 
-def test_two_who_are_known_at_once_start_together() -> None:
-    """Also where the second was read a little after the first, which found the engine idle."""
+def test_two_requests_that_are_parsed_together_start_together() -> None:
+    """Both start together, even if the second was read shortly after the first."""
 
     async def main(engine: RealTimeEngine, loop: VirtualLoop) -> list[int]:
         await until(loop, 103 * MS)
@@ -168,8 +168,8 @@ def test_two_who_are_known_at_once_start_together() -> None:
     assert on_virtual_time(main) == [124 * MS, 126 * MS]
 
 
-def test_a_step_waits_for_nobody_longer_than_the_turnaround() -> None:
-    """A client that never asks again holds up no one: steps follow each other without a gap."""
+def test_a_step_waits_at_most_for_the_turnaround() -> None:
+    """A client without a further request delays no step."""
 
     async def main(engine: RealTimeEngine, loop: VirtualLoop) -> list[int]:
         long, short = Notes(lambda: loop.now_ns), Notes(lambda: loop.now_ns)
@@ -184,8 +184,8 @@ def test_a_step_waits_for_nobody_longer_than_the_turnaround() -> None:
     assert gaps.min() > 20 * MS
 
 
-def test_a_request_that_comes_to_an_idle_engine_starts_when_it_came() -> None:
-    """Its first step does not begin when its body had been read, but when its bytes came in."""
+def test_a_request_to_an_idle_engine_starts_at_its_arrival() -> None:
+    """Its first step starts when its bytes arrive, not after its body is parsed."""
 
     async def main(engine: RealTimeEngine, loop: VirtualLoop) -> int:
         await until(loop, 500 * MS)
@@ -197,12 +197,12 @@ def test_a_request_that_comes_to_an_idle_engine_starts_when_it_came() -> None:
     assert on_virtual_time(main) == 497 * MS + 22 * MS  # 20 ms and 20 prompt tokens of 0.1 ms
 
 
-def test_a_first_token_that_is_held_back_never_comes_after_the_second() -> None:
-    """Also where the loop is so late that both are due at once."""
+def test_a_delayed_first_token_is_never_sent_after_the_second() -> None:
+    """The order is kept even if a late loop must send both at once."""
     core = EngineCore(config(), LinearTimer())
 
     async def main() -> tuple[list[int], list[int]]:
-        late_ns = [0]  # how late the loop's timers are
+        late_ns = [0]  # delay of the loop's timers
 
         def now_ns() -> int:
             return time.monotonic_ns() + late_ns[0]

@@ -1,4 +1,4 @@
-"""What comes to the embedded server over HTTP and is no request of its API."""
+"""Invalid HTTP requests to the embedded server."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ COMPLETIONS = "/v1/completions"
         ("utf-8", bytes, 415, "unknown Content-Encoding 'utf-8'"),
     ],
 )
-def test_packed_bodies_are_unpacked_or_refused(
+def test_compressed_bodies_are_decompressed_or_refused(
     coding: str,
     pack: Callable[[bytes], bytes],
     status: int,
     message: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A body that cannot be unpacked is the client's fault: 400 as JSON, and nothing is logged."""
+    """An invalid compressed body gets a JSON error, and nothing is logged."""
 
     async def main(served: Served) -> None:
         body = json.dumps({"model": MODEL, "prompt": "a b", "max_tokens": 2}).encode()
@@ -55,8 +55,8 @@ def test_packed_bodies_are_unpacked_or_refused(
     assert caplog.text == ""
 
 
-def test_a_packed_body_cannot_be_larger_than_a_plain_one() -> None:
-    """A few bytes that unpack into gigabytes are refused before they do."""
+def test_the_size_limit_applies_to_the_decompressed_body() -> None:
+    """A small body that decompresses to gigabytes is refused early."""
     with pytest.raises(RequestError, match="larger than 1000 bytes") as caught:
         unpacked(gzip.compress(bytes(10_000_000)), "gzip", 1000)
 
@@ -66,8 +66,8 @@ def test_a_packed_body_cannot_be_larger_than_a_plain_one() -> None:
 @pytest.mark.parametrize(
     ("path", "allowed"), [(COMPLETIONS, {"POST"}), ("/health", {"GET", "HEAD"})]
 )
-def test_another_method_is_told_which_there_are(path: str, allowed: set[str]) -> None:
-    """405 with `Allow`, as HTTP wants it."""
+def test_a_wrong_method_gets_the_allowed_ones(path: str, allowed: set[str]) -> None:
+    """A wrong method gets 405 with `Allow`, as HTTP requires."""
 
     async def main(served: Served) -> None:
         async with served.session.delete(served.url + path) as response:
@@ -88,10 +88,10 @@ def test_another_method_is_told_which_there_are(path: str, allowed: set[str]) ->
         b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 100_000 + b"\r\n\r\n",
     ],
 )
-def test_bytes_that_are_no_http_are_refused_without_a_word(
+def test_invalid_http_is_refused_without_a_log_entry(
     request_bytes: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """400 and nothing in the log: a scan of ports is no fault of the server, which goes on."""
+    """A port scan gets 400 and no log entry, and the server continues."""
 
     async def main(served: Served) -> None:
         host, port = served.url.removeprefix("http://").split(":")

@@ -1,4 +1,4 @@
-"""The embedded engine over HTTP: what vLLM's routes give, from a simulated engine."""
+"""The embedded engine over HTTP with vLLM's routes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ USAGE = {"include_usage": True, "continuous_usage_stats": True}
 HELLO = [{"role": "user", "content": "hello there"}]
 
 
-def test_what_it_says_of_itself() -> None:
-    """Healthy, one model with its context length, and simulated: nobody takes it for a GPU."""
+def test_the_server_reports_that_it_is_simulated() -> None:
+    """The server is healthy, has one model with its context length, and reports `simulated`."""
 
     async def main(served: Served) -> None:
         assert await served.get("/health") == (200, "")
@@ -42,8 +42,8 @@ def test_what_it_says_of_itself() -> None:
     with_server(main)
 
 
-def test_a_completion_streamed_and_whole_is_the_same_answer() -> None:
-    """The same ids with the same prompt, whichever way they come and however often."""
+def test_streamed_and_whole_completions_have_the_same_output() -> None:
+    """The same prompt always gives the same ids, streamed or not."""
 
     async def main(served: Served) -> None:
         fields = {"model": MODEL, "prompt": list(range(2000, 2040)), "max_tokens": 12}
@@ -66,8 +66,8 @@ def test_a_completion_streamed_and_whole_is_the_same_answer() -> None:
     with_server(main)
 
 
-def test_a_chat_that_goes_on_finds_its_history_cached() -> None:
-    """Turn two sends the answer of turn one back as text, and only what is new is computed."""
+def test_the_next_turn_of_a_chat_finds_its_history_cached() -> None:
+    """Turn two contains the answer of turn one as text, and only new tokens are computed."""
 
     async def main(served: Served) -> None:
         first = [{"role": "user", "content": "a long question " * 20}]
@@ -85,7 +85,7 @@ def test_a_chat_that_goes_on_finds_its_history_cached() -> None:
 
 
 def test_a_chat_streams_a_role_first() -> None:
-    """An event without content, then the tokens, in the same stream."""
+    """A chat stream has an event without content, then the tokens."""
 
     async def main(served: Served) -> None:
         opening, *tokens, done = await served.stream(CHAT, messages=HELLO, max_tokens=3)
@@ -112,7 +112,7 @@ def test_a_chat_streams_a_role_first() -> None:
     ],
 )
 def test_refusals_have_the_form_of_the_api(path: str, body: bytes, status: int, kind: str) -> None:
-    """Status, and a JSON error with message, type, param and code; nothing reaches the engine."""
+    """An error has a status and JSON with message, type, param and code."""
 
     async def main(served: Served) -> None:
         async with served.session.post(served.url + path, data=body) as response:
@@ -128,8 +128,8 @@ def test_refusals_have_the_form_of_the_api(path: str, body: bytes, status: int, 
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_away_frees_its_blocks(*, stream: bool) -> None:
-    """Long before its answer would have ended; the gauges show it while it is there."""
+def test_a_disconnect_frees_the_blocks(*, stream: bool) -> None:
+    """The blocks are freed long before the output would end; the gauges show the request before."""
 
     async def main(served: Served) -> None:
         engine = served.server.engine
@@ -155,8 +155,8 @@ def test_a_client_that_goes_away_frees_its_blocks(*, stream: bool) -> None:
     with_server(main)
 
 
-def test_requests_that_find_no_place_wait() -> None:
-    """With one sequence at a time the second is counted as waiting, and answered after it."""
+def test_requests_beyond_the_limit_wait() -> None:
+    """With a limit of one sequence, the second request waits and is served after the first."""
 
     async def main(served: Served) -> None:
         first = asyncio.create_task(served.post(COMPLETIONS, prompt=[1], max_tokens=15))
@@ -171,8 +171,8 @@ def test_requests_that_find_no_place_wait() -> None:
     with_server(main, served_settings(batching="none"))
 
 
-def test_an_old_client_gets_its_stream_without_chunks() -> None:
-    """HTTP/1.0 knows no chunks: plain events, and the connection closes after the last."""
+def test_an_http_1_0_client_gets_its_stream_without_chunks() -> None:
+    """HTTP/1.0 has no chunked encoding, so the connection closes after the last event."""
 
     async def main(served: Served) -> None:
         host, port = served.url.removeprefix("http://").split(":")
@@ -194,7 +194,7 @@ def test_an_old_client_gets_its_stream_without_chunks() -> None:
 
 
 def test_one_connection_serves_many_requests() -> None:
-    """It is kept after streams, whole answers and refusals alike."""
+    """The connection stays open after streams, whole responses and errors."""
 
     async def main(served: Served) -> None:
         connector = aiohttp.TCPConnector(limit=1)
@@ -217,8 +217,8 @@ def test_one_connection_serves_many_requests() -> None:
     with_server(main)
 
 
-def test_no_step_waits_for_what_is_no_completion() -> None:
-    """Other routes, refusals and half a request of a client that has gone are settled."""
+def test_no_step_waits_for_other_requests() -> None:
+    """Other routes, errors and incomplete requests of disconnected clients end the wait."""
 
     async def main(served: Served) -> None:
         expected = served.server.engine._expected
@@ -243,13 +243,13 @@ def test_no_step_waits_for_what_is_no_completion() -> None:
 
 
 @pytest.mark.alone
-def test_a_request_counts_from_when_its_bytes_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    """HTTP that takes 40 ms is none of the engine's time: the first step starts in the past."""
+def test_a_request_starts_when_its_bytes_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTTP processing of 40 ms does not count: the first step starts in the past."""
     read = web.Request.read
 
     async def slowly(request: web.Request) -> bytes:
         body = await read(request)
-        time.sleep(0.04)  # noqa: ASYNC251 - it is the loop that is slow
+        time.sleep(0.04)  # noqa: ASYNC251 - slows the loop on purpose
         return body
 
     async def main(served: Served) -> None:
@@ -257,15 +257,15 @@ def test_a_request_counts_from_when_its_bytes_came(monkeypatch: pytest.MonkeyPat
         await served.post(COMPLETIONS, prompt=[1], max_tokens=20)
 
         took_s = time.monotonic() - begun
-        # 20 steps take longer than that, so that by the end of the answer it has caught up.
+        # 20 steps take longer than 40 ms, so the server catches up before the end.
         assert took_s < 0.04 + await served.metric("vllm:e2e_request_latency_seconds_sum")
 
     monkeypatch.setattr(web.Request, "read", slowly)
     with_server(main)
 
 
-def test_a_prompt_of_a_megabyte_is_read() -> None:
-    """The HTTP library's own limit would refuse it before anybody could say why."""
+def test_a_prompt_of_a_megabyte_is_accepted() -> None:
+    """The default limit of the HTTP library does not apply."""
 
     async def main(served: Served) -> None:
         prompt = [100_000 + number % 9 for number in range(130_000)]
@@ -277,7 +277,7 @@ def test_a_prompt_of_a_megabyte_is_read() -> None:
 
 
 def test_stopping_ends_open_streams_with_an_error() -> None:
-    """A stream that is cut must not look like an answer; a whole one is a 503."""
+    """An open stream ends with an error event; a whole response is a 503."""
 
     async def main() -> None:
         async with aiohttp.ClientSession() as session:
@@ -301,7 +301,7 @@ def test_stopping_ends_open_streams_with_an_error() -> None:
 
 
 def test_a_bug_in_the_engine_stops_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits is told, health turns bad, and the bug comes out with its own type."""
+    """Open requests get an error, /health returns 503, and the bug is raised with its type."""
 
     async def main() -> None:
         async with aiohttp.ClientSession() as session, running_server(served_settings()) as server:
@@ -317,8 +317,8 @@ def test_a_bug_in_the_engine_stops_the_server(monkeypatch: pytest.MonkeyPatch) -
         runner.run(main())
 
 
-def test_a_server_that_cannot_start_says_why() -> None:
-    """A port that is taken, and settings that do not fit, are errors for the user."""
+def test_a_start_failure_has_a_clear_error() -> None:
+    """A port in use and settings that do not fit raise `EngineError`."""
 
     async def main() -> None:
         async with running_server(served_settings()) as server:
@@ -341,8 +341,8 @@ def test_a_server_that_cannot_start_says_why() -> None:
         runner.run(main())
 
 
-def test_many_streams_at_once_each_get_their_own_answer() -> None:
-    """60 streams over 60 connections: every one whole, in order, and as if it were alone."""
+def test_many_concurrent_streams_get_their_own_output() -> None:
+    """Each of 60 streams on 60 connections gets its complete output, the same as alone."""
 
     async def main(served: Served) -> None:
         connector = aiohttp.TCPConnector(limit=0)
