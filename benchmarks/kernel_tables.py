@@ -44,7 +44,7 @@ _LAYERS = (
     ("Llama-2-70b-hf", 2),
     ("Meta-Llama-3-8B", 1),
 )
-_STATIC_VERSIONS = ("0.5", "0.6")  # whose figures are of batches that begin and end together
+_STATIC_VERSIONS = ("0.5", "0.6")  # their values are for static batches
 _EARLY_VERSIONS = ("0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "~0.2", "2023", "2024")
 _BETWEEN = ("input_layernorm_ms", "attn_rope_ms", "post_attention_layernorm_ms", "mlp_act_ms")
 _GPUS = {

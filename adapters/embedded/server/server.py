@@ -186,13 +186,13 @@ class _TooManyFiles:
         self._reported = False
 
     def take(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Take what a callback of `loop` raised."""
+        """Handle an exception from a callback of `loop`."""
         error = context.get("exception")
         if not (isinstance(error, OSError) and error.errno in _NO_FILE):
             loop.default_exception_handler(context)
         elif not self._reported:
             self._reported = True
-            with suppress(OSError):  # nobody listens any more
+            with suppress(OSError):  # stderr may be closed
                 sys.stderr.write(
                     f"warning: no more connections are accepted for now: {error.strerror}; raise "
                     "the limit with `ulimit -n`\n"

@@ -101,11 +101,11 @@ def test_a_beginning_inside_a_longer_one_is_not_sent_twice() -> None:
     """Trace rows give only the longest shared prefixes, and no prefix shorter than a block."""
     a, b, c, d = (Segment(text, 16) for text in (1, 2, 3, 4))
     rows = [(a, b, c), (a, b, d), (a, d), (d, Segment(9, 5)), (d, Segment(9, 7)), (Segment(5, 5),)]
-    asked = [conversation(str(number), row) for number, row in enumerate(rows)]
-    asked += [conversation("short", (Segment(5, 6),))]
+    all_conversations = [conversation(str(number), row) for number, row in enumerate(rows)]
+    all_conversations += [conversation("short", (Segment(5, 6),))]
 
-    assert set(shared_prefixes(asked, 16)) == {(a, b), (d, Segment(9, 5))}
-    assert (Segment(5, 5),) in shared_prefixes(asked)
+    assert set(shared_prefixes(all_conversations, 16)) == {(a, b), (d, Segment(9, 5))}
+    assert (Segment(5, 5),) in shared_prefixes(all_conversations)
 
 
 def test_a_beginning_has_the_requested_number_of_tokens() -> None:

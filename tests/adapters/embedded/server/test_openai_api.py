@@ -23,7 +23,7 @@ from harness.adapters.embedded.server.words import FIRST_WORD_ID, chat_ids, ids_
 MODEL = ServedModel(name="m", max_model_len=100, vocabulary=5000)
 
 
-def asked(chat: bool = False, **fields: Any) -> ServedRequest:
+def parsed_request(chat: bool = False, **fields: Any) -> ServedRequest:
     given = {"messages": [{"role": "user", "content": "hi"}]} if chat else {"prompt": [5, 6, 7]}
     return parse(json.dumps({"model": "m"} | given | fields).encode(), MODEL, chat=chat)
 
@@ -36,20 +36,20 @@ def refused(body: bytes, *, chat: bool = False) -> RequestError:
 
 def test_token_ids_are_used_unchanged() -> None:
     """A list of ids is the prompt; a list with only that list is the same prompt."""
-    assert asked(prompt=[0, 4999, 17]).prompt_ids.tolist() == [0, 4999, 17]
-    assert asked(prompt=[[3, 4]]).prompt_ids.tolist() == [3, 4]
-    assert asked(prompt=[3]).prompt_ids.dtype == np.int32
+    assert parsed_request(prompt=[0, 4999, 17]).prompt_ids.tolist() == [0, 4999, 17]
+    assert parsed_request(prompt=[[3, 4]]).prompt_ids.tolist() == [3, 4]
+    assert parsed_request(prompt=[3]).prompt_ids.dtype == np.int32
 
 
 def test_a_text_has_one_token_per_word() -> None:
     """Any white space separates words, and equal words have equal ids."""
-    ids = asked(prompt=" to be\n or  not to\tbe").prompt_ids.tolist()
+    ids = parsed_request(prompt=" to be\n or  not to\tbe").prompt_ids.tolist()
 
     assert len(ids) == 6
     assert ids[:2] == ids[4:]
     assert len(set(ids)) == 4
     assert all(FIRST_WORD_ID <= token < MODEL.vocabulary for token in ids)
-    assert asked(prompt=["to be"]).prompt_ids.tolist() == ids[:2]
+    assert parsed_request(prompt=["to be"]).prompt_ids.tolist() == ids[:2]
 
 
 @given(st.lists(st.integers(0, 4999)))
@@ -89,24 +89,27 @@ def test_the_parts_of_a_message_are_one_text() -> None:
         {"role": "assistant", "content": None},
     ]
 
-    one, other = asked(chat=True, messages=whole), asked(chat=True, messages=parts)
+    one, other = (
+        parsed_request(chat=True, messages=whole),
+        parsed_request(chat=True, messages=parts),
+    )
 
     assert one.prompt_ids.tolist() == other.prompt_ids.tolist()
 
 
 def test_the_default_output_length() -> None:
     """A completion has 16 tokens, or fewer if the context is full; a chat fills the context."""
-    assert asked().output_tokens == 16
-    assert asked(prompt=[1] * 90).output_tokens == 10
-    assert asked(chat=True).output_tokens == 100 - 3
-    assert asked(chat=True, max_completion_tokens=7, max_tokens=9).output_tokens == 7
-    assert asked(chat=True, max_tokens=9).output_tokens == 9
-    assert asked(max_tokens=97).output_tokens == 97
+    assert parsed_request().output_tokens == 16
+    assert parsed_request(prompt=[1] * 90).output_tokens == 10
+    assert parsed_request(chat=True).output_tokens == 100 - 3
+    assert parsed_request(chat=True, max_completion_tokens=7, max_tokens=9).output_tokens == 7
+    assert parsed_request(chat=True, max_tokens=9).output_tokens == 9
+    assert parsed_request(max_tokens=97).output_tokens == 97
 
 
 def test_fields_without_an_effect_are_ignored() -> None:
     """As in vLLM, sampling fields, unknown fields and fields with empty values are ignored."""
-    one = asked(
+    one = parsed_request(
         model="m", temperature=0.7, seed=3, ignore_eos=True, top_p=1, nonsense={"a": 1}, user=None,
         stop=[], n=1, stream=False, stream_options=None, logprobs=None, echo=False, best_of=1,
         tools=[], response_format={"type": "text"}, logit_bias={},
@@ -130,7 +133,7 @@ def test_usage_in_a_stream(
     options: dict[str, bool] | None, *, include: bool, continuous: bool
 ) -> None:
     """Usage is sent on request; usage in every event needs both options."""
-    one = asked(stream=True, stream_options=options)
+    one = parsed_request(stream=True, stream_options=options)
 
     assert (one.stream, one.include_usage, one.continuous_usage) == (True, include, continuous)
 
@@ -226,7 +229,7 @@ def test_a_prompt_that_fills_the_context_is_too_long() -> None:
 def test_unsupported_fields_are_refused_by_name(name: str, value: Any, *, chat: bool) -> None:
     """An ignored field would look supported, so the error names it."""
     with pytest.raises(RequestError, match=f"does not support `{name}`") as caught:
-        asked(chat=chat, **{name: value})
+        parsed_request(chat=chat, **{name: value})
 
     assert (caught.value.param, caught.value.status) == (name, 400)
 
@@ -242,7 +245,7 @@ def test_unsupported_fields_are_refused_by_name(name: str, value: Any, *, chat: 
 def test_fields_with_a_wrong_type_are_refused_by_name(name: str, value: Any) -> None:
     """Fields without an effect are checked too, because other servers also refuse them."""
     with pytest.raises(RequestError, match=f"{name} must be ") as caught:
-        asked(**{name: value})
+        parsed_request(**{name: value})
 
     assert (caught.value.param, caught.value.status) == (name, 400)
 
@@ -320,7 +323,7 @@ def data_of(raw: bytes) -> list[Any]:
 
 def test_the_stream_of_a_completion() -> None:
     """Each token is an event; the last one has finish reason and fingerprint; [DONE] follows."""
-    sent, sequence, answer = played(asked(stream=True, max_tokens=3))
+    sent, sequence, answer = played(parsed_request(stream=True, max_tokens=3))
 
     assert sent[-1].endswith(DONE)
     events = [data_of(raw.removesuffix(DONE))[0] for raw in sent]
@@ -342,7 +345,7 @@ def test_the_stream_of_a_completion() -> None:
 
 def test_a_chat_stream_begins_with_a_role() -> None:
     """The first event has no content; each later event has one token."""
-    sent, sequence, answer = played(asked(chat=True, stream=True, max_tokens=2))
+    sent, sequence, answer = played(parsed_request(chat=True, stream=True, max_tokens=2))
 
     (opening,) = data_of(answer.opening_event())
     assert opening["object"] == "chat.completion.chunk"
@@ -367,7 +370,9 @@ def test_a_chat_stream_begins_with_a_role() -> None:
 def test_usage_at_the_end_of_a_stream(*, chat: bool) -> None:
     """An event without choices before [DONE] has all counts, cached tokens and fingerprint."""
     options = {"include_usage": True}
-    sent, _, _ = played(asked(chat=chat, stream=True, max_tokens=2, stream_options=options))
+    sent, _, _ = played(
+        parsed_request(chat=chat, stream=True, max_tokens=2, stream_options=options)
+    )
 
     last_token, usage = data_of(sent[-1].removesuffix(DONE))
     assert "usage" not in last_token
@@ -387,7 +392,7 @@ def test_a_speculative_step_is_one_event_of_several_tokens(*, chat: bool) -> Non
     """The event has the text of all tokens of the step, and the usage so far."""
     certain = SpeculativeConfig(method="draft", draft_tokens=3, acceptance=1.0)
     options = {"include_usage": True, "continuous_usage_stats": True}
-    ask = asked(chat=chat, stream=True, max_tokens=10, stream_options=options)
+    ask = parsed_request(chat=chat, stream=True, max_tokens=10, stream_options=options)
 
     sent, sequence, answer = played(ask, certain)
 
@@ -404,7 +409,7 @@ def test_a_speculative_step_is_one_event_of_several_tokens(*, chat: bool) -> Non
 
 def test_whole_responses() -> None:
     """A whole response has all tokens in one text or message, with the usage."""
-    ask, chat = asked(max_tokens=4), asked(chat=True, max_tokens=4)
+    ask, chat = parsed_request(max_tokens=4), parsed_request(chat=True, max_tokens=4)
     _, sequence, answer = played(ask)
     _, chat_sequence, chat_answer = played(chat)
 
