@@ -120,7 +120,7 @@ BOT = "{kind: shared-prefix, prefix_tokens: 1, suffix_tokens: 1, output_tokens: 
                 "[{kind: multi-turn, turns: 2, first_tokens: 1, turn_tokens: {uniform: {low: 9, "
                 "high: 2}}, output_tokens: 1}]"
             ),
-            "workloads[0].turn_tokens: uniform lengths need 1 ≤ low ≤ high, not 9, 2",
+            "workloads[0].turn_tokens: uniform lengths need 1 ≤ low ≤ high, not low 9, high 2",
         ),
         ("workloads", "[{kind: trace, path: /}]", "workloads[0].path: / is a folder; expected a f"),
         ("workloads", "[{kind: trace, path: ~nobody-here/x}]", "there is no file ~nobody-here/x"),
