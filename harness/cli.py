@@ -123,7 +123,41 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"harness {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    run = commands.add_parser("run", help="do a sweep, store it and report on it")
+    run = _add_run(commands)
+    plan = commands.add_parser("plan", help="show what a sweep will do; starts nothing")
+    plan.add_argument("sweep", type=Path, metavar="SWEEP.yaml")
+    plan.set_defaults(command="plan", folder=None)
+
+    report = _add_report(commands)
+    diagnose = commands.add_parser("diagnose", help="name what holds the stored runs back, and why")
+    diagnose.add_argument("directory", type=Path, metavar="DIR", help="the folder of a sweep")
+    diagnose.set_defaults(command="diagnose", folder=None)
+
+    add_serve(commands)
+    add_engines(commands)
+    others = (
+        add_load(commands),
+        add_calibrate(commands),
+        add_capacity(commands),
+        add_fit(commands),
+    )
+    for command in (run, report):
+        command.add_argument(
+            "--verbose",
+            action="store_true",
+            help="print windows, request counts, assumptions and notes, too",
+        )
+    for command in (run, plan, report, diagnose, *others):
+        command.add_argument(
+            "--json", action="store_true", help="print one JSON document and nothing else"
+        )
+    return parser
+
+
+def _add_run(commands: Any) -> argparse.ArgumentParser:
+    run: argparse.ArgumentParser = commands.add_parser(
+        "run", help="do a sweep, store it and report on it"
+    )
     run.add_argument(
         "sweep",
         nargs="?",
@@ -145,29 +179,7 @@ def _parser() -> argparse.ArgumentParser:
         help="measure although another sweep does on this machine; every run is marked",
     )
     run.set_defaults(command="run", folder=None)
-
-    plan = commands.add_parser("plan", help="show what a sweep will do; starts nothing")
-    plan.add_argument("sweep", type=Path, metavar="SWEEP.yaml")
-    plan.set_defaults(command="plan", folder=None)
-
-    report = _add_report(commands)
-    diagnose = commands.add_parser("diagnose", help="name what holds the stored runs back, and why")
-    diagnose.add_argument("directory", type=Path, metavar="DIR", help="the folder of a sweep")
-    diagnose.set_defaults(command="diagnose", folder=None)
-
-    add_serve(commands)
-    add_engines(commands)
-    others = (
-        add_load(commands),
-        add_calibrate(commands),
-        add_capacity(commands),
-        add_fit(commands),
-    )
-    for command in (run, plan, report, diagnose, *others):
-        command.add_argument(
-            "--json", action="store_true", help="print one JSON document and nothing else"
-        )
-    return parser
+    return run
 
 
 def _add_report(commands: Any) -> argparse.ArgumentParser:

@@ -15,7 +15,7 @@ from harness.plan import PlannedArm, PlannedRun
 
 _REDRAWN_S = 0.2  # a request of a simulated run ends in microseconds: not each may move a bar
 _SILENT_S = 60.0  # without an answer: a hung engine, or answers that are long
-_LINES = 10  # lines in all where there is no terminal
+_LINE_S = 30.0  # between two lines where there is no terminal
 
 
 class LiveProgress:
@@ -28,6 +28,7 @@ class LiveProgress:
         self._requests_done = 0
         self._in_real_time = False
         self._drawn_s = 0.0
+        self._line_s = 0.0
         self._begun_s = time.monotonic()
         self._silence = _Silence()
         self._bars = Progress(
@@ -88,9 +89,10 @@ class LiveProgress:
         if status != "ok":
             name = f"{run.arm.label}: {run.arm.name} · {run.workload.name} · {run.load.label}"
             self._say(f"{status}: {name}, block {run.block}")
-        tenth, before = (done * _LINES // self._runs for done in (self._done, self._done - 1))
-        if self._bars.disable and tenth > before:
-            self._say(f"{self._done} of {self._runs} runs, {self._elapsed_s():.0f} s")
+        due = self._elapsed_s() - self._line_s > _LINE_S or self._done == self._runs
+        if self._bars.disable and due:
+            self._line_s = self._elapsed_s()
+            self._say(f"{self._done} of {self._runs} runs, {self._line_s:.0f} s")
         self._bars.update(self._all, completed=self._done)
 
     def _draw(self) -> None:

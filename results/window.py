@@ -72,14 +72,10 @@ def _closed_window(requests: pd.DataFrame, load: LoadFacts) -> Window | str:
     measured = (placed > start) & (placed <= end)
     count, least = int(measured.sum()), least_measured(load)
     if count < least:
-        sent = f"{count} requests were sent after the ramp"
-        if end < last:
-            sent += (
-                " and before a slot ran empty, since "
-                f"{count_of(conversations.count, 'conversation')} were all there were"
-            )
-        few = f"fewer than {_LEAST_MEASURED} for each of {load.concurrency} slots ({least})"
-        return f"{sent}, {few}"
+        return (
+            f"only {count_of(count, 'request')} sent between ramp and drain, a steady window needs "
+            f"{least}"
+        )
     return Window(kind="steady", start_ns=start, end_ns=end, reason=None, measured=measured)
 
 

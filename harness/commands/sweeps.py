@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         SweepRunner(plan, adapters, folder, disturbed_by=others).run(progress)
     rebuilt = rebuild(folder)
-    code = _show(rebuilt, as_json=arguments.json)
+    code = _show(rebuilt, arguments)
     if rebuilt.unwritten is not None:
         raise rebuilt.unwritten
     return code
@@ -64,7 +64,7 @@ def report(arguments: argparse.Namespace) -> int:
         raise rebuilt.unwritten
     dialect = arguments.dialect
     other = None if dialect is None else dialect_report(folder, dialect, rebuilt.summary)
-    return _show(rebuilt, as_json=arguments.json, other=other)
+    return _show(rebuilt, arguments, other)
 
 
 def checked_folder(path: Path) -> Path:
@@ -93,15 +93,17 @@ def _new_folder(out: Path | None, name: str) -> Path:
     return out
 
 
-def _show(rebuilt: Rebuilt, *, as_json: bool, other: DialectReport | None = None) -> int:
-    summary = rebuilt.summary
+def _show(
+    rebuilt: Rebuilt, arguments: argparse.Namespace, other: DialectReport | None = None
+) -> int:
+    summary, as_json = rebuilt.summary, arguments.json
     statuses = Counter(run.status for run in summary.runs)
     not_run = sum(run.status == "interrupted" and run.metrics is None for run in summary.runs)
     with printing():
         if as_json:
             print_json({**summary.document(), **({"dialect": other.document()} if other else {})})
         else:
-            print_summary(summary, PlainConsole())
+            print_summary(summary, PlainConsole(), verbose=arguments.verbose)
             sys.stdout.write("" if other is None else f"\n{dialect_block(summary, other)}\n")
     with printing() if not as_json else contextlib.suppress(OSError):
         console = PlainConsole(stderr=as_json)

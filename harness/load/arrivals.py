@@ -117,7 +117,7 @@ def _wanted(rate_rps: float, count: int | None, duration_ns: int | None) -> int:
 
 
 def _sums_ns(gaps_s: NDArray[np.float64]) -> NDArray[np.int64]:
-    return _rounded_ns(np.cumsum(gaps_s) * NS_PER_S)
+    return _rounded_ns(np.cumsum(np.minimum(gaps_s, _LATEST_NS)) * NS_PER_S)
 
 
 def _rounded_ns(times_ns: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -23,6 +23,7 @@ from harness.results.statistics import needed_samples
 from harness.results.summary import Effect, RunRow, Summary
 from harness.results.units import ABSENT, count, ratio_text, span
 
+IDENTICAL = "no verdict: all blocks are identical, since the workload draws nothing at random"
 _NAMED = 4  # runs of one fate that are named one by one
 
 
@@ -37,7 +38,17 @@ def panel_notes(panel: Panel) -> list[str]:
             "leave-one-out: the ratio of an arm that leaves one flip out is that of this flip, "
             "with all others flipped; only the arm with all flips is compared with the baseline"
         )
-    return lines + faulty_arms(panel) + faulty_runs(panel) + client_notes(panel)
+    return lines
+
+
+def panel_faults(panel: Panel) -> list[str]:
+    """Return what failed, was void or is invalid in one panel."""
+    return [
+        *faulty_arms(panel),
+        *faulty_runs(panel),
+        *failed_requests(panel),
+        *client_notes(panel),
+    ]
 
 
 def _windows(runs: list[RunRow]) -> list[str]:
@@ -57,18 +68,22 @@ def _counts(runs: list[RunRow]) -> list[str]:
     counts = [run.counts for run in runs if run.counts]
     if not counts:
         return []
-    kinds: Counter[str] = Counter()
-    for run in runs:
-        kinds.update(run.metrics.failures if run.metrics else {})
-    line = (
-        f"requests a run: n = {span(one.measured for one in counts)} measured, "
-        f"{span(one.sent for one in counts)} sent, {span(one.failed for one in counts)} failed"
+    measured, sent, failed = (
+        span(getattr(one, name) for one in counts) for name in ("measured", "sent", "failed")
     )
-    if kinds:
-        line += " (in all: " + ", ".join(f"{kind} {n:,}" for kind, n in sorted(kinds.items())) + ")"
+    return [f"requests a run: n = {measured} measured, {sent} sent, {failed} failed"]
+
+
+def failed_requests(panel: Panel) -> list[str]:
+    """Return how many requests failed, by kind, and one sample of each kind."""
+    kinds: Counter[str] = Counter()
     samples: dict[str, str] = {}
-    for run in runs:
+    for run in panel.runs:
+        kinds.update(run.metrics.failures if run.metrics else {})
         samples = {**run.failure_samples, **samples}
+    if not kinds:
+        return []
+    line = "failed requests: " + ", ".join(f"{kind} {n:,}" for kind, n in sorted(kinds.items()))
     return [line, *(f"{kind}, such as: {sample}" for kind, sample in sorted(samples.items()))]
 
 
@@ -128,10 +143,10 @@ def faulty_runs(panel: Panel) -> list[str]:
     ]
 
 
-def gathered_warnings(summary: Summary, most: int) -> list[tuple[str, str, str, int]]:
-    """Return the warnings as (name, message, remedy, number of runs that have it).
+def gathered_warnings(summary: Summary, most: int) -> list[tuple[str, str, str, str]]:
+    """Return the warnings as (name, message, remedy, how many runs have it).
 
-    Of one check, `most` different messages at most; the rest is counted in a last one.
+    Of one check at most `most` different messages; the last of them counts the runs of all others.
     """
     found: dict[str, Counter[tuple[str, str]]] = {}
     for run in summary.runs:
@@ -143,14 +158,20 @@ def gathered_warnings(summary: Summary, most: int) -> list[tuple[str, str, str, 
 
 def _shortened(
     name: str, messages: Counter[tuple[str, str]], most: int
-) -> list[tuple[str, str, str, int]]:
+) -> list[tuple[str, str, str, str]]:
+    """Return the messages that most runs have; the last one counts the runs of those left out."""
     ranked = messages.most_common()
-    kept = [(name, message, remedy, runs) for (message, remedy), runs in ranked[:most]]
-    rest = ranked[most:]
-    if not rest:
-        return kept
-    more = f"and {count(len(rest), 'more message')} of this check"
-    return [*kept, (name, more, "", sum(runs for _, runs in rest))]
+    kept = [(name, *texts, count(runs, "run")) for texts, runs in ranked[:most]]
+    if len(ranked) > most:
+        runs = sum(runs for _, runs in ranked[most - 1 :])
+        kept[-1] = (*kept[-1][:3], f"{count(runs, 'run')}, numbers differ")
+    return kept
+
+
+def are_identical(summary: Summary) -> bool:
+    """Return whether all blocks repeat one result, as on virtual time where nothing is drawn."""
+    most = max((effect.n_blocks for effect in summary.effects), default=0)
+    return most == 1 < len({run.block for run in summary.runs if run.status == "ok"})
 
 
 def verdict_note(summary: Summary) -> str:
@@ -158,11 +179,8 @@ def verdict_note(summary: Summary) -> str:
     blocks = sorted({effect.n_blocks for effect in summary.effects})
     if not blocks:
         return "nothing to compare: no arm ran beside its baseline"
-    if blocks[-1] == 1 < len({run.block for run in summary.runs if run.status == "ok"}):
-        return (
-            "ratios without a verdict: the blocks are identical, since nothing was drawn; more of "
-            "them would say no more"
-        )
+    if are_identical(summary):
+        return IDENTICAL
     if blocks[-1] < VERDICT_BLOCKS:
         return (
             f"{count(blocks[-1], 'block')}: ratios without a verdict; "

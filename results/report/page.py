@@ -35,6 +35,7 @@ from harness.results.report.notes import (
     engines,
     evidence,
     gathered_warnings,
+    panel_faults,
     panel_notes,
     ratio_note,
     simulated_notes,
@@ -249,7 +250,7 @@ def _table(panel: Panel) -> dict[str, Any]:
     return {
         "title": panel.title,
         "parts": [part for part in parts if part["heads"]] or parts[:1],
-        "notes": panel_notes(panel),
+        "notes": panel_notes(panel) + panel_faults(panel),
     }
 
 

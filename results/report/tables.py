@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,29 +20,12 @@ from harness.results.panels import (
     VERDICT_MARKS,
     Panel,
     arm_lines,
-    hardware_title,
+    arm_title,
     may_be_none,
-    panels,
-    unmeasured,
 )
-from harness.results.report.client_notes import client_counts, is_degraded
-from harness.results.report.engine_tables import READING, engine_tables
-from harness.results.report.notes import (
-    assumptions,
-    control_alarms,
-    control_note,
-    engines,
-    gathered_warnings,
-    panel_notes,
-    ratio_note,
-    simulated_notes,
-    unreported_settings,
-    verdict_note,
-)
-from harness.results.report.predicted import absent_predictions, predicted_panels
-from harness.results.report.side_by_side import left_out, side_by_side
-from harness.results.summary import ArmRow, Summary
-from harness.results.units import ABSENT, count, latency_unit, ratio_text, significant
+from harness.results.report.client_notes import is_degraded
+from harness.results.summary import ArmRow
+from harness.results.units import ABSENT, latency_unit, ratio_text, significant
 
 WIDTH = 100  # columns that a line may take
 _NARROWEST = 72  # a terminal below this gets lines that it has to wrap itself
@@ -68,77 +50,14 @@ class Column:
         return max(cell_len(line) for line in lines)
 
 
-def print_summary(summary: Summary, console: Console) -> None:
-    """Print one table for each workload × load, then what a reader must know of all of them.
-
-    A line takes 100 columns at most, also where the console does not know its width; a pipe has
-    that of the variable COLUMNS. Where metrics and ratios do not fit beside each other, they
-    become two tables.
-    """
-    known = console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
-    width = max(_NARROWEST, console.width) if known else WIDTH
-    width = min(width, WIDTH)
-    print_within(console, _wrapped(_heading(summary), width, ""), width)
-    for panel in panels(summary):
-        for part in _panel_parts(summary, panel, width):
-            print_within(console, part, width)
-    for part in _engine_parts(summary, width):
-        print_within(console, part, width)
-    for part in _predicted_parts(summary, width):
-        print_within(console, part, width)
-    for line in control_alarms(summary):
-        print_within(console, _wrapped(line, width, "bold red"), width)
-    for line in _closing_lines(summary):
-        print_within(console, _wrapped(line, width, ""), width)
-
-
-def _heading(summary: Summary) -> str:
-    """What was run: name, model, hardware, engines."""
-    parts = [f"{summary.model} on {hardware_title(summary)}", *engines(summary).values()]
-    return f"{summary.name}: {'; '.join(parts)}"
-
-
 def print_within(console: Console, part: RenderableType, width: int) -> None:
     """Print `part` in so many columns, whatever the console takes for its own width."""
     options = console.options.update(width=width)
     console.print(Segments(console.render(part, options)), soft_wrap=True, end="")
 
 
-def _panel_parts(summary: Summary, panel: Panel, width: int) -> list[RenderableType]:
-    mark = f" · {found}" if (found := unmeasured(summary)) else ""
-    parts: list[RenderableType] = [
-        _wrapped(panel.title + mark, width, "bold", indent=""),
-        *_tables(panel, width),
-    ]
-    notes = panel_notes(panel) + assumptions(summary, panel)
-    return [*parts, *(_wrapped(line, width, "dim") for line in notes), Text("")]
-
-
-def _engine_parts(summary: Summary, width: int) -> Iterator[RenderableType]:
-    """Yield the engines beside each other, one table for each panel; nothing for one engine."""
-    mark = f" · {found}" if (found := unmeasured(summary)) else ""
-    for beside in side_by_side(summary):
-        yield _wrapped(f"engines · {beside.panel.title}{mark}", width, "bold", indent="")
-        yield from engine_tables(beside, width)
-        notes = [*beside.notes, *([READING] if beside.toggles else [])]
-        yield from (_wrapped(line, width, "dim") for line in notes)
-        yield Text("")
-    yield from (_wrapped(line, width, "dim") for line in left_out(summary))
-
-
-def _predicted_parts(summary: Summary, width: int) -> Iterator[RenderableType]:
-    """Yield predicted beside measured; nothing where nothing was predicted."""
-    for one in predicted_panels(summary):
-        yield _wrapped(f"predicted beside measured · {one.title}", width, "bold", indent="")
-        yield plain_table(one.arm_heads, one.arms, width)
-        if one.effects:
-            yield plain_table(one.effect_heads, one.effects, width)
-        yield from (_wrapped(line, width, "dim") for line in one.notes)
-        yield Text("")
-    yield from (_wrapped(line, width, "dim") for line in absent_predictions(summary))
-
-
-def _wrapped(line: str, width: int, style: str, indent: str = "  ") -> Text:
+def wrapped(line: str, width: int, style: str = "", indent: str = "  ") -> Text:
+    """Return a line broken at `width` columns; its second and later lines are indented."""
     return Text("\n".join(_wrap(line, width, indent)), style=style, no_wrap=True)
 
 
@@ -171,8 +90,12 @@ def _wrap(line: str, width: int, indent: str = "  ") -> list[str]:
     return textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 
-def _tables(panel: Panel, width: int) -> list[Table]:
-    rows = _rows(panel)
+def panel_tables(panel: Panel, width: int, *, every_arm: bool = True) -> list[Table]:
+    """Return the metrics and ratios of one panel: one table, or two where one is too wide.
+
+    Without `every_arm` a control that equals the baseline, as on virtual time, has no row.
+    """
+    rows = [row for row in _rows(panel) if every_arm or not _repeats_baseline(panel, row)]
     metrics = _metric_columns(panel, rows)
     ratios = _ratio_columns(panel, rows) if panel.effects else []
     together = [*metrics, *ratios]
@@ -196,6 +119,14 @@ def _rows(panel: Panel) -> list[ArmRow | str]:
     return rows
 
 
+def _repeats_baseline(panel: Panel, row: ArmRow | str) -> bool:
+    """Return whether a row is the control, and equals the baseline to the last digit."""
+    if isinstance(row, str) or row.arm != CONTROL:
+        return False
+    effects = [panel.effect(row, metric) for metric in panel.primary]
+    return all(effect is not None and effect.ratio == 1.0 for effect in effects)
+
+
 def _table(rows: Sequence[ArmRow | str], columns: Sequence[Column], width: int) -> Table:
     names = [_name_cell(row, max(_room(columns, width), _NAME_COLUMNS)) for row in rows]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, header_style="bold")
@@ -216,11 +147,13 @@ def _table(rows: Sequence[ArmRow | str], columns: Sequence[Column], width: int) 
 def _name_cell(row: ArmRow | str, width: int) -> Text:
     if isinstance(row, str):
         return Text("\n".join(_wrap(row, width)), style="bold underline")
+    mark = row.status.upper() if row.status != "ok" else "DEGRADED" * is_degraded(row)
     lines = [part for line in arm_lines(row) for part in _wrap(line.replace("(", " ("), width)]
-    if row.status != "ok":
-        lines.append(f"  {row.status.upper()}")
-    elif is_degraded(row):
-        lines.append("  DEGRADED")
+    whole = f"{arm_title(row)} {mark}".rstrip()
+    if cell_len(whole) <= width:
+        lines = [whole]
+    elif mark:
+        lines.append(f"  {mark}")
     style = "" if row.status == "ok" else "yellow"
     return Text("\n".join(lines), style="bold" if row.arm == BASELINE else style)
 
@@ -286,6 +219,8 @@ def _ratio_columns(panel: Panel, rows: Sequence[ArmRow | str]) -> list[Column]:
         )
         for metric, (name, statistic) in zip(panel.primary, names, strict=True)
     ]
+    if not any(effect.others_flipped for effect in panel.effects):
+        return columns
     of = Column(head=("", "", "ratio of"), cells=tuple(_of_cell(panel, row) for row in rows))
     return [of, *columns]
 
@@ -326,19 +261,3 @@ def _broken(text: str) -> list[str]:
         *whole, rest = textwrap.wrap(lines[-1] + part, _LONGEST_VALUE) or [""]
         lines[-1:] = [*whole, rest]
     return lines
-
-
-def _closing_lines(summary: Summary) -> list[str]:
-    lines = [ratio_note(summary)] if summary.effects else []
-    lines.append(verdict_note(summary))
-    lines += [control] if (control := control_note(summary)) else []
-    lines += [
-        f"doubt: {name}: {message} ({count(runs, 'run')})" + f"; {remedy}" * bool(remedy)
-        for name, message, remedy, runs in gathered_warnings(summary, _MESSAGES)
-    ]
-    if any(run.certificate.verdict for run in summary.runs):
-        lines.append(f"client certificates: {client_counts(summary)}")
-    lines += unreported_settings(summary)
-    lines += assumptions(summary, None)
-    lines += [f"note: {note}" for note in summary.notes]
-    return [*lines, *simulated_notes(summary)]

@@ -105,8 +105,8 @@ def _p99(metrics: RunMetrics, manifest: RunManifest) -> RunWarning | None:
         return None
     return RunWarning(
         name="p99_unreliable",
-        message=f"P99 rests on {measured} requests; it is reliable from {needed_samples(0.99)} on",
-        remedy=f"{missing} more are needed: {_more(manifest, measured, missing, metrics)}",
+        message=f"P99 rests on {measured} requests and needs {needed_samples(0.99)}",
+        remedy=_more(manifest, measured, missing, metrics),
     )
 
 
@@ -131,8 +131,7 @@ def _whole_run(metrics: RunMetrics, manifest: RunManifest) -> RunWarning | None:
         return None
     return RunWarning(
         name="whole_run",
-        message=f"the figures are of the whole run, ramp and drain included: "
-        f"{metrics.window.reason}",
+        message=f"the metrics cover the whole run: {metrics.window.reason}",
         remedy=_steadier(manifest.load, metrics.requests),
     )
 
@@ -145,7 +144,7 @@ def _steadier(load: LoadFacts, requests: pd.DataFrame) -> str:
         return "ask for a longer duration, or a lower rate"
     enough, sent = least_requests(requests, load), len(requests)
     enough = enough if enough > sent else sent + load.concurrency  # the ramp was longer than usual
-    return f"send {enough} requests, so that most are sent while all slots are busy"
+    return f"send {enough} requests"
 
 
 def _shorter_than_asked(metrics: RunMetrics, _: RunManifest) -> RunWarning | None:

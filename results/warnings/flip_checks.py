@@ -19,8 +19,8 @@ def not_exercised(_: RunMetrics, manifest: RunManifest) -> RunWarning | None:
         return None
     return RunWarning(
         name="toggle_not_exercised",
-        message=f"this load could not show that the flip took effect: {', '.join(idle)}",
-        remedy="choose a workload and a load that exercise it, or read its effect with care",
+        message=f"this load does not exercise {', '.join(idle)}, so its effect is not proven",
+        remedy="choose a workload and load that do",
     )
 
 

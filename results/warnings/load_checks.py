@@ -47,8 +47,8 @@ def engine_runs_fewer(metrics: RunMetrics, manifest: RunManifest) -> RunWarning 
     if limit is not None and load.concurrency > limit:
         return RunWarning(
             name="engine_runs_fewer",
-            message=f"the engine runs at most {limit} sequences at once, {load.concurrency:g} were "
-            "asked: the others wait in its queue",
+            message=f"the engine runs at most {limit} of {load.concurrency:g} requests at once; "
+            "the others wait in its queue",
             remedy=more_sequences(manifest, load.concurrency),
         )
     return None if batching == "static" else _engine_full(metrics, manifest)
@@ -87,13 +87,11 @@ def _engine_full(metrics: RunMetrics, manifest: RunManifest) -> RunWarning | Non
     if ran is None or ran >= _RUNS_FEWER * in_flight:
         return None
     tokens = manifest.facts.kv_tokens
-    room = f" ({tokens:,} tokens)" if tokens else ""
+    size = f" ({tokens:,} tokens)" if tokens else ""
     return RunWarning(
         name="engine_runs_fewer",
-        message=f"the engine ran at most {ran:g} sequences at once while {in_flight} requests were "
-        f"in flight: its KV room{room} was full, the others waited in its queue",
-        remedy="ask for less concurrency, or read TTFT and E2E as those of a full engine; more "
-        "GPUs or a narrower KV cache make room",
+        message=f"KV cache full{size}: at most {ran:g} of {in_flight} requests ran at once",
+        remedy="lower the concurrency, add GPUs or use a narrower KV cache",
     )
 
 

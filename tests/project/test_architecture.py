@@ -24,7 +24,7 @@ ONE_HOME = {
     "pyarrow": r"results/store/parquet\.py",
     "scipy": r"(results/(statistics|plots/\w+)|harness/prediction/fit)\.py",
     "rich": r"(harness/(commands/sweeps|output|progress|plan/printed/plan)"
-    r"|results/report/(engine_)?tables)\.py",
+    r"|results/report/((engine_)?tables|terminal))\.py",
 }
 # Results are functions of stored records: no clock, no network, no chance.
 NOT_FOR_RESULTS = {"time", "socket", "asyncio", "aiohttp", "urllib", "http", "random", "subprocess"}

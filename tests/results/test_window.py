@@ -40,7 +40,7 @@ def test_one_measured_request_too_few_makes_it_the_whole_run() -> None:
     assert enough.kind == "steady"
     assert short.kind == "whole-run"
     assert short.reason is not None
-    assert "8 requests were sent after the ramp, fewer than 3" in short.reason
+    assert "only 8 requests sent between ramp and drain" in short.reason
     assert (short.start_ns, short.end_ns) == (0, 390e6)
     assert short.measured.all()
 
@@ -115,8 +115,7 @@ def test_conversations_that_ran_out_are_the_reason() -> None:
 
     assert window.kind == "whole-run"
     assert window.reason == (
-        "9 requests were sent after the ramp and before a slot ran empty, since 4 conversations "
-        "were all there were, fewer than 3 for each of 4 slots (12)"
+        "only 9 requests sent between ramp and drain, a steady window needs 12"
     )
 
 
@@ -192,7 +191,7 @@ def test_fewer_conversations_than_slots_are_all_ramp() -> None:
     window = window_of(records, {**CLOSED, "value": 10})
 
     assert window.reason == (
-        "4 requests were sent after the ramp, fewer than 3 for each of 10 slots (30)"
+        "only 4 requests sent between ramp and drain, a steady window needs 30"
     )
 
 

@@ -47,6 +47,9 @@ def test_a_misspelt_key_is_told_once(tmp_path: Path) -> None:
 BOT = "{kind: shared-prefix, prefix_tokens: 1, suffix_tokens: 1, output_tokens: 1"
 
 
+CHAT_OF = "[{kind: shared-prefix, prefix_tokens: TOKENS, suffix_tokens: 1, output_tokens: 1}]"
+
+
 @pytest.mark.parametrize(
     ("section", "value", "told"),
     [
@@ -137,7 +140,7 @@ BOT = "{kind: shared-prefix, prefix_tokens: 1, suffix_tokens: 1, output_tokens: 
         *(
             (
                 "workloads",
-                f"[{{kind: shared-prefix, prefix_tokens: {n}, suffix_tokens: 1, output_tokens: 1}}]",
+                CHAT_OF.replace("TOKENS", str(n)),
                 f"workloads[0].prefix_tokens: expected 0 to 10,000,000 tokens; found {n}",
             )
             for n in (-1, 10_000_001, 900_000_000_000)

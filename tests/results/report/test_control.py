@@ -13,7 +13,7 @@ from summaries import Fixture, make_summary
 from harness.results.panels import panels
 from harness.results.report.notes import control_alarms
 from harness.results.report.page import write_report
-from harness.results.report.tables import print_summary
+from harness.results.report.terminal import print_summary
 from harness.results.summary import Summary, parsed_summary
 
 

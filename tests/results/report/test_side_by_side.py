@@ -16,7 +16,7 @@ from harness.results.plots import draw_all
 from harness.results.report.page import write_report
 from harness.results.report.plot_list import planned_figures
 from harness.results.report.side_by_side import compared_engines, side_by_side
-from harness.results.report.tables import print_summary
+from harness.results.report.terminal import print_summary
 from harness.results.summary import parsed_summary
 
 THREE = ("vllm", "sglang", "tensorrt-llm")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from summaries import ARMS, Fixture, as_open_loop, make_summary, only
 
-from harness.results.report.tables import print_summary
+from harness.results.report.terminal import print_summary
 from harness.results.summary import parsed_summary
 
 
@@ -18,10 +19,16 @@ def no_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
-def printed(summary: dict[str, Any], **console: Any) -> str:
+def printed(summary: dict[str, Any], *, verbose: bool = False, **console: Any) -> str:
     file = io.StringIO()
-    print_summary(parsed_summary(summary), Console(file=file, color_system=None, **console))
+    screen = Console(file=file, color_system=None, **console)
+    print_summary(parsed_summary(summary), screen, verbose=verbose)
     return file.getvalue()
+
+
+def flat(text: str) -> str:
+    """The text on one line."""
+    return " ".join(text.split())
 
 
 def tables(text: str) -> list[str]:
@@ -88,20 +95,26 @@ def test_huge_figures_and_long_names_wrap_instead_of_being_cut() -> None:
 
 
 def test_every_arm_has_a_row_with_a_readable_name() -> None:
-    """Each panel's table names each arm as `toggle value`, once."""
-    found = tables(printed(make_summary()))
+    """Each panel's table names each arm as `toggle value`, once; the control with --verbose.
+
+    On virtual time the control equals the baseline, so by default it has no row.
+    """
+    assert "\nbaseline-again " not in printed(make_summary())
+    found = tables(printed(make_summary(), verbose=True))
 
     assert len(found) == 4
     for table in found:
         for arm in ("baseline", "baseline-again", *(name.replace("=", " ") for name in ARMS)):
-            assert row(table, arm)
+            assert len([line for line in table.splitlines() if line.startswith(f"{arm} ")]) == 1
 
 
 def test_what_a_value_drags_along_stands_in_the_name_of_its_arm() -> None:
     """`paged_kv off` is followed by the prefix caching that it turns off."""
-    lines = tables(printed(make_summary()))[0].splitlines()
+    wide, narrow = printed(make_summary()), printed(make_summary(), width=80, force_terminal=True)
+    lines = tables(narrow)[0].splitlines()
     place = next(i for i, line in enumerate(lines) if line.startswith("paged_kv off"))
 
+    assert row(tables(wide)[0], "paged_kv off ⇒ prefix_caching off")
     assert lines[place + 1].strip() == "⇒ prefix_caching off"
 
 
@@ -112,16 +125,17 @@ def test_a_row_holds_the_figures_and_ratios_of_its_arm() -> None:
     first, second = tables(printed(summary))[:2]
 
     cells = ["kv_cache_dtype", "fp8", "49.4", "51.0", "70.3", "~159", "19.6", "~25.9"]
-    cells += ["~10.0", "0.176", "fp8/auto", "~1.01", "~0.99", "~0.99"]
+    cells += ["~10.0", "0.176", "~1.01", "~0.99", "~0.99"]
     assert row(first, "kv_cache_dtype fp8").split() == cells
     assert "2,587" in row(second, "kv_cache_dtype fp8")
 
 
 def test_ratios_of_switches_are_on_over_off() -> None:
-    """A two-valued toggle's ratio is labelled on/off, also where `off` is what was flipped to."""
-    table = tables(printed(make_summary()))[1]
+    """A two-valued toggle's ratio is on ÷ off, also where `off` is what was flipped to."""
+    text = printed(make_summary())
 
-    assert row(table, "prefix_caching off").split()[-4:] == ["on/off", "1.82", "0.085", "0.72"]
+    assert row(tables(text)[1], "prefix_caching off").split()[-3:] == ["1.82", "0.085", "0.72"]
+    assert "× on÷off for switches, else arm÷baseline" in text.split("\narm ")[0]
 
 
 def test_simulated_stands_in_every_title_and_at_the_end() -> None:
@@ -129,7 +143,7 @@ def test_simulated_stands_in_every_title_and_at_the_end() -> None:
     text = printed(make_summary())
 
     assert text.splitlines()[-1].startswith("SIMULATED: ")
-    titles = [line for line in text.splitlines() if " · concurrency" in line]
+    titles = [table.splitlines()[0] for table in tables(text)]
     assert len(titles) == 4
     assert all(title.endswith("SIMULATED") for title in titles)
 
@@ -153,9 +167,11 @@ def test_a_mix_says_which_engine_is_simulated() -> None:
 
 def test_an_unreliable_p99_is_marked_and_explained() -> None:
     """With 20 requests a P99 carries ~ and a legend says what is missing; with 300 it does not."""
-    few, many = tables(printed(make_summary()))[:2]
+    text = printed(make_summary(), verbose=True)
+    few, many = tables(text)[:2]
 
     assert "~160" in row(few, "baseline")
+    assert "~P99: under 299 requests" in text
     assert "unreliable: each run needs 279 more" in few
     assert "~" not in row(many, "baseline")
     assert "unreliable" not in many
@@ -169,7 +185,7 @@ def test_a_ratio_that_may_be_none_is_marked_where_no_verdict_says_so() -> None:
     text = printed(summary)
 
     assert row(tables(text)[0], "kv_cache_dtype fp8").split()[-3:] == ["~4.03"] * 3
-    assert "~ before a ratio: its 95 % interval over the blocks holds 1" in " ".join(text.split())
+    assert "~×: interval includes 1" in flat(text)
     for effect in summary["effects"]:
         effect |= {"low": 2.0}
     assert "~4.03" not in printed(summary)
@@ -179,7 +195,7 @@ def test_an_absent_figure_is_a_dash() -> None:
     """A void arm's cells are dashes: no 0, nan or None stands for what was not measured."""
     table = tables(printed(make_summary()))[3]
 
-    cells = row(table, "chunked_prefill off").split()[2:]
+    cells = row(table, "chunked_prefill off VOID").split()[3:]
     assert set(cells) == {"–"}
     assert "None" not in table
     assert "nan" not in table
@@ -200,8 +216,8 @@ def test_a_failed_block_of_a_good_arm_is_told() -> None:
     run = next(run for run in summary["runs"] if run["arm"] == "cuda_graphs=off")
     run.update(status="failed", reason="2.0% of the requests failed")
 
-    assert "failed, left out: 2.0% of the requests failed (cuda_graphs off, block 0)" in printed(
-        summary
+    assert "failed, left out: 2.0% of the requests failed (cuda_graphs off, block 0)" in flat(
+        printed(summary)
     )
 
 
@@ -218,34 +234,40 @@ def test_many_lost_blocks_of_one_reason_are_one_line() -> None:
 
 
 def test_messages_that_differ_in_their_numbers_are_cut_to_a_few() -> None:
-    """Of 90 messages of one check the terminal shows two and the number of the others."""
+    """Of 90 messages of one check the terminal shows one, with --verbose two, for all runs."""
     summary = make_summary()
     for i, run in enumerate(run for run in summary["runs"] if run["warnings"]):
         run["warnings"][0]["message"] = f"sent {i} ms late"
 
-    lines = [line for line in printed(summary).splitlines() if line.startswith("doubt: ")]
-
-    assert len(lines) == 3
-    assert lines[-1] == "doubt: few-requests: and 88 more messages of this check (88 runs)"
+    for verbose, runs in ((False, [90]), (True, [1, 89])):
+        text = printed(summary, verbose=verbose).splitlines()
+        lines = [line for line in text if line.startswith("warning: few-requests")]
+        assert [int(re.findall(r"\((\d+) run", line)[0]) for line in lines] == runs
+        assert "numbers differ" in lines[-1]
 
 
 def test_remarks_tell_window_counts_failures_and_assumptions() -> None:
-    """Beside the figures stands what they rest on."""
-    first, second, third = tables(printed(make_summary()))[:3]
+    """With --verbose, windows, counts and assumptions stand below each table; failures always."""
+    text = printed(make_summary(), verbose=True)
+    first, second, third = tables(text)[:3]
 
     assert "window: whole run (2 requests were sent after the ramp" in third
     assert "window: steady" in second
-    assert "n = 300 measured, 400 sent, 1 failed (in all: timeout 45)" in second
+    assert "n = 300 measured, 400 sent, 1 failed" in second
     assert "assumed: eagle: each of 5 draft tokens is accepted with probability 0.85" in first
+    short = printed(make_summary())
+    assert "concurrency 100, 400 requests: failed requests: timeout 45" in short
+    assert "window: " not in short
+    assert "assumed: " not in short
 
 
 def test_what_is_assumed_of_all_arms_is_told_once() -> None:
     """What a draft assumes stands under each table with its arm, what all assume at the end."""
-    text = printed(make_summary())
+    text = printed(make_summary(), verbose=True)
 
     assert text.count("assumed: eagle: each of 5 draft tokens") == 4
     assert text.count("assumed: step efficiency of the roofline") == 1
-    without = printed(only(make_summary(), ["baseline", "batching=static"]))
+    without = printed(only(make_summary(), ["baseline", "batching=static"]), verbose=True)
     assert without.count("assumed: eagle: each of 5 draft tokens") == 1
 
 
@@ -254,9 +276,10 @@ def test_no_verdict_is_shown_below_five_blocks() -> None:
     three, five = printed(make_summary()), printed(make_summary(Fixture(blocks=5)))
 
     assert "▲" not in three
-    assert "3 blocks: ratios without a verdict" in three
+    assert "not proven: 3 blocks, a verdict needs 5; set `blocks: 5`" in three
+    assert "not proven" not in five
     assert row(tables(five)[0], "quantization int4").split()[-3:] == ["2.64▲", "1.02?", "0.34▲"]
-    assert "▲ better, ▼ worse" in " ".join(five.split())
+    assert "▲ better; ▼ worse" in flat(five)
 
 
 def test_several_engines_stand_in_groups_under_their_labels() -> None:
@@ -273,17 +296,18 @@ def test_open_loop_shows_ttft_from_when_a_request_was_due() -> None:
     """The TTFT column is the scheduled one, and a remark says so."""
     summary = as_open_loop(only(make_summary(), ["baseline", "prefix_caching=off"]))
 
-    table = tables(printed(summary))[0]
+    text = printed(summary)
 
-    assert row(table, "baseline").split()[3] == "71.0"
-    assert "TTFT counts from when a request was due" in table
+    assert row(tables(text)[0], "baseline").split()[3] == "71.0"
+    assert "TTFT counts from when a request was due" in flat(text)
 
 
 def test_a_lone_baseline_gets_no_columns_of_ratios() -> None:
     """Nothing to compare means no ratio column, and a line that says why."""
-    text = printed(only(make_summary(), ["baseline"]))
+    text = printed(only(make_summary(), ["baseline"]), verbose=True)
 
-    assert "ratio of" not in text
+    assert "on÷off" not in text
+    assert "best arm" not in text
     assert "nothing to compare" in text
 
 
@@ -301,7 +325,9 @@ def test_doubts_are_counted_and_come_with_their_remedy() -> None:
     """A check that many runs share is one line."""
     text = printed(make_summary())
 
-    assert "doubt: few-requests: P99 rests on 20 requests (90 runs); raise requests to 300" in text
+    assert (
+        "warning: few-requests: P99 rests on 20 requests (90 runs); raise requests to 300" in text
+    )
     assert "client" not in text
 
 
@@ -316,9 +342,8 @@ def test_rows_of_doubtful_clients_are_marked() -> None:
     lines = table.splitlines()
 
     for arm, mark in (("cuda_graphs off", "DEGRADED"), ("chunked_prefill off", "INVALID")):
-        start = next(i for i, line in enumerate(lines) if line.startswith(arm))
-        assert lines[start + 1].strip() == mark
-    assert table.count("\n  DEGRADED") == table.count("\n  INVALID") == 1
+        assert [line for line in lines if line.startswith(f"{arm} {mark} ")]
+    assert table.count("DEGRADED") == table.count("INVALID") == 1
     assert "–" in row(table, "chunked_prefill off")
     assert "–" not in row(table, "cuda_graphs off")
 
@@ -380,34 +405,35 @@ def combined(*flips: tuple[str, str, str]) -> dict[str, Any]:
 
 def test_a_pair_breaks_at_its_signs_and_not_inside_a_word() -> None:
     """Of off+off+…/on+on+… each line ends in a sign, or in the last value."""
-    switches = [(f"toggle_{i}", "off", "on") for i in range(5)]
+    summary = combined(*((f"toggle_{i}", "off", "on") for i in range(5)))
+    for effect in summary["effects"]:
+        effect["others_flipped"] = True
 
-    text = printed(combined(*switches))
+    text = printed(summary)
 
-    start = next(i for i, line in enumerate(text.splitlines()) if line.startswith("toggle_0 off"))
-    shown = [
-        line.split()[-4 if i == 0 else -1]
-        for i, line in enumerate(text.splitlines()[start : start + 4])
-    ]
-    assert shown == ["off+off+", "off+off+", "off/", "on+on+on+"]
+    for part in ("off+off+", "off/", "on+on+on+", "on+on"):
+        assert [
+            line for line in text.splitlines() if re.search(rf"\s{re.escape(part)}(\s|$)", line)
+        ]
 
 
 def test_what_is_flipped_and_dragged_along_is_named_once() -> None:
     """paged_kv off drags prefix_caching off along; flipped as well, it has a line of its own."""
     table = tables(printed(combined(("paged_kv", "off", "on"), ("prefix_caching", "off", "on"))))[0]
 
-    names = [line for line in table.splitlines() if "prefix_caching off" in line[:24]]
+    names = [line for line in table.splitlines() if "prefix_caching off" in line[:50]]
     assert len(names) == 1
-    assert names[0].startswith("+ prefix_caching off")
+    assert "+ prefix_caching off" in names[0]
+    assert "⇒" not in names[0]
 
 
 def test_what_a_ratio_is_of_is_said_whether_or_not_there_are_verdicts() -> None:
     """on/off beside int8/none turns the direction round: one line says which stands above."""
     for blocks in (3, 5):
-        text = " ".join(printed(make_summary(Fixture(blocks=blocks))).split())
-        assert text.count("ratio of A/B: the figure of A over that of B") == 1
+        text = flat(printed(make_summary(Fixture(blocks=blocks)), verbose=True))
+        assert text.count("ratio of A/B: ") == 1
         assert ("▲ better" in text) is (blocks == 5)
-    assert "ratio of A/B" not in printed(only(make_summary(), ["baseline"]))
+    assert "ratio of A/B" not in printed(only(make_summary(), ["baseline"]), verbose=True)
 
 
 def test_an_arm_that_leaves_one_out_names_the_toggle_of_its_ratio() -> None:
@@ -416,7 +442,7 @@ def test_an_arm_that_leaves_one_out_names_the_toggle_of_its_ratio() -> None:
     for effect in summary["effects"]:
         effect.update(toggle="prefix_caching", ratio_of="on/off", others_flipped=True)
 
-    text = printed(summary)
+    text = printed(summary, verbose=True)
 
     assert row(tables(text)[0], "batching static").split()[-4] == "prefix_caching"
     assert "leave-one-out: the ratio of an arm that leaves one flip out" in text
@@ -428,10 +454,10 @@ def test_identical_blocks_are_not_told_to_be_repeated() -> None:
     for effect in summary["effects"]:
         effect.update(n_blocks=1, verdict=None, low=None, high=None)
 
-    text = " ".join(printed(summary).split())
+    text = flat(printed(summary))
 
-    assert "the blocks are identical, since nothing was drawn" in text
-    assert "blocks are needed" not in text
+    assert "no verdict: all blocks are identical" in text
+    assert "set `blocks" not in text
 
 
 def test_a_rate_is_one_of_conversations() -> None:
@@ -460,3 +486,44 @@ def test_a_stand_in_is_marked_on_every_table_and_at_the_end() -> None:
     assert all("· STAND-IN" in part for part in tables(text))
     assert text.splitlines()[-1].startswith("STAND-IN: ")
     assert "SIMULATED" not in text
+
+
+def test_the_best_arm_of_each_panel_comes_first() -> None:
+    """The answer is above all tables: arm, value, ratio to the baseline and its interval."""
+    text = printed(make_summary(Fixture(blocks=5)))
+    answer = text.split("\n\n")[0].splitlines()
+
+    best = [line for line in answer if line.startswith("support-bot · concurrency 1 ")]
+    assert len(best) == 1
+    assert "quantization int4" in best[0]
+    assert best[0].split()[-4:-1] == ["2.54", "to", "2.75"]
+    assert best[0].endswith("better")
+
+
+def test_a_switch_that_is_better_off_has_its_ratio_turned_round() -> None:
+    """The best arm's ratio is arm ÷ baseline, also where the tables have on ÷ off."""
+    summary = only(make_summary(Fixture(blocks=5)), ["baseline", "prefix_caching=off"])
+    for arm in summary["arms"]:
+        if arm["arm"] != "baseline":
+            arm["metrics"]["output_tokens_per_s"] = 1e6
+    for effect in summary["effects"]:
+        effect |= {"ratio": 0.5, "low": 0.4, "high": 0.8, "verdict": "WORSE"}
+
+    line = printed(summary).splitlines()[3]
+
+    assert "prefix_caching off" in line
+    assert "× 2.00" in line
+    assert "1.25 to 2.50" in line
+    assert line.rstrip().endswith("better")
+
+
+def test_a_baseline_that_nothing_beats_is_the_best_arm() -> None:
+    """No arm is better: no ratio, and nothing is left to prove."""
+    summary = only(make_summary(), ["baseline", "prefix_caching=off"])
+    for arm in summary["arms"]:
+        arm["metrics"]["output_tokens_per_s"] = 9.0 if arm["arm"] == "baseline" else 1.0
+
+    text = printed(summary)
+
+    assert re.search(r"support-bot · concurrency 1 +baseline +9.00 +– +–", text)
+    assert "not proven" not in text
