@@ -35,16 +35,24 @@ RUN_WENT_WRONG, WRONG_BEFORE_START, INTERRUPTED = 1, 2, 130  # 0 is good
 _LONGEST = 4096  # characters of a name, a number or a path; JSON may have more
 
 _EPILOG = """\
+example:
+  harness run                 run the quickstart: simulated, no GPU needed
+  harness load --help         show the options of a command
+
 exit codes:
-  0    good
-  1    a run failed, or its numbers cannot be vouched for (void, invalid)
-  2    found wrong before anything started: a file, a key, a name, a model that does not fit
-  130  interrupted; what was finished is stored
+  0    success
+  1    a run failed, or its numbers cannot be trusted (VOID, INVALID)
+  2    something was wrong before anything started: a file, a key, a name, a model that does not fit
+  130  interrupted; finished runs are stored
 """
 _ONLY = """\
-run only what GLOB names: an arm, a workload, a load or an engine, as in '*caching*' or
-'concurrency=1'; with slashes all four, as in 'embedded/quantization=*/chat/*'. The baseline is
-kept beside what is left, so that there are ratios"""
+run only the arms, workloads, loads or engines that match GLOB, such as '*caching*' or
+'concurrency=1'; with slashes all four: 'embedded/quantization=*/chat/*'. The baseline always
+runs"""
+_RUN_EXAMPLE = """\
+example:
+  harness run my-sweep.yaml --only '*caching*'
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -115,8 +123,8 @@ def _run(arguments: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="harness",
-        description="Benchmark LLM serving engines: flip one optimization, prove it flipped, "
-        "measure every token.",
+        description="Benchmark LLM serving engines: change one optimization at a time,\n"
+        "prove that it changed, and measure every token.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -124,12 +132,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     run = _add_run(commands)
-    plan = commands.add_parser("plan", help="show what a sweep will do; starts nothing")
+    plan = commands.add_parser("plan", help="show what a sweep will run; start nothing")
     plan.add_argument("sweep", type=Path, metavar="SWEEP.yaml")
     plan.set_defaults(command="plan", folder=None)
 
     report = _add_report(commands)
-    diagnose = commands.add_parser("diagnose", help="name what holds the stored runs back, and why")
+    diagnose = commands.add_parser("diagnose", help="name what limits stored runs, with evidence")
     diagnose.add_argument("directory", type=Path, metavar="DIR", help="the folder of a sweep")
     diagnose.set_defaults(command="diagnose", folder=None)
 
@@ -145,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--verbose",
             action="store_true",
-            help="print windows, request counts, assumptions and notes, too",
+            help="also print windows, request counts, assumptions and notes",
         )
     for command in (run, plan, report, diagnose, *others):
         command.add_argument(
@@ -156,27 +164,31 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_run(commands: Any) -> argparse.ArgumentParser:
     run: argparse.ArgumentParser = commands.add_parser(
-        "run", help="do a sweep, store it and report on it"
+        "run",
+        help="run a sweep, store it and report",
+        description="Run a sweep, store each run and report.",
+        epilog=_RUN_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     run.add_argument(
         "sweep",
         nargs="?",
         type=Path,
         metavar="SWEEP.yaml",
-        help="default: a sweep that needs no GPU",
+        help="the sweep file (default: the quickstart, which needs no GPU)",
     )
     run.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
         action=Once,
-        help="a new folder; default: runs/NAME-DATE-TIME",
+        help="new folder for the results (default: runs/NAME-DATE-TIME)",
     )
     run.add_argument("--only", metavar="GLOB", action=Once, help=_ONLY)
     run.add_argument(
         "--share-machine",
         action="store_true",
-        help="measure although another sweep does on this machine; every run is marked",
+        help="run even while another sweep measures on this machine; every run is marked",
     )
     run.set_defaults(command="run", folder=None)
     return run
@@ -184,7 +196,7 @@ def _add_run(commands: Any) -> argparse.ArgumentParser:
 
 def _add_report(commands: Any) -> argparse.ArgumentParser:
     report: argparse.ArgumentParser = commands.add_parser(
-        "report", help="rebuild tables, plots and page from stored runs"
+        "report", help="build tables, plots and page from stored runs"
     )
     report.add_argument("directory", type=Path, metavar="DIR", help="the folder of a sweep")
     report.add_argument(
@@ -192,7 +204,7 @@ def _add_report(commands: Any) -> argparse.ArgumentParser:
         type=Path,
         metavar="DIR",
         action=Once,
-        help="a new folder for tables, plots and page (default: the folder of the sweep)",
+        help="new folder for tables, plots and page (default: the folder of the sweep)",
     )
     add_dialect(report)
     report.set_defaults(command="report", folder=None)

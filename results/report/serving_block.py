@@ -112,7 +112,7 @@ def _notes(summary: Summary, run: RunRow) -> Iterator[str]:
     if run.metrics is not None:
         yield from failure_lines(run.metrics.failures, run.failure_samples)
     for warning in run.warnings:
-        yield f"doubt: {warning.message}; {warning.remedy}"
+        yield f"warning: {warning.message}; {warning.remedy}"
     for note in summary.notes:
         yield f"note: {note}"
 

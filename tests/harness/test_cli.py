@@ -375,7 +375,7 @@ def test_an_option_stands_once(capsys: pytest.CaptureFixture[str]) -> None:
         main(["run", "--only", "a", "--only", "b"])
 
     assert ended.value.code == 2
-    assert "--only stands twice; give it once" in capsys.readouterr().err
+    assert "--only is given twice; give it once" in capsys.readouterr().err
 
 
 def test_a_file_is_no_sweeps_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,7 +84,7 @@ def _demand(demand: Demand) -> dict[str, Any]:
         "steady_window": demand.steady,
         "p99_reliable": demand.p99_reliable,
         "skipped": dict(demand.skipped),
-        "doubts": demand.warnings(),
+        "warnings": demand.warnings(),
         "notes": list(demand.notes),
     }
 

@@ -211,7 +211,7 @@ def test_lines_stay_within_100_columns(
         (("--quantization", "fp8"), "quantization fp8 needs FP8 arithmetic"),
         (("--context", "0"), "expected a whole number of at least 1, found '0'"),
         (("--memory-utilization", "1.5"), "expected a share above 0 and up to 1"),
-        (("--context", "1", "--context", "2"), "--context stands twice; give it once"),
+        (("--context", "1", "--context", "2"), "--context is given twice; give it once"),
     ],
 )
 def test_what_cannot_be_is_exit_2(

@@ -22,7 +22,7 @@ from harness.cli import main
         (["tensor_parallel=8"], "tensor_parallel=8 needs 8 GPUs, there are 4"),
         (["tensor_parallel=²"], "expected a whole number of at least 1"),
         (["block_size=0"], "expected a whole number of at least 1"),
-        (["--port", "1", "--port", "2"], "--port stands twice; give it once"),
+        (["--port", "1", "--port", "2"], "--port is given twice; give it once"),
     ],
 )
 def test_toggles_that_cannot_be_are_refused(

@@ -104,7 +104,7 @@ def test_the_document_holds_every_run_and_number(tmp_path: Path) -> None:
     assert document["arms"][:2] == ["baseline", "baseline-again"]
     assert document["planned"][0] == planned.runs[0].facts()
     assert {run["status"] for run in document["planned"]} == {"planned", "skipped"}
-    assert [item["doubts"] for item in document["demands"]] == [
+    assert [item["warnings"] for item in document["demands"]] == [
         demand.warnings() for demand in planned.demands
     ]
     assert document["estimate"]["engine_hours"] > 0

@@ -314,14 +314,14 @@ def test_doubts_assumptions_and_notes_are_told(tmp_path: Path) -> None:
     summary["runs"][0]["skipped_rows"] = {"longer than the context": 12_345}
     _, found = page(summary, tmp_path)
 
-    assert found.row("doubts", "few-requests")[1:] == [
+    assert found.row("warnings", "few-requests")[1:] == [
         "P99 rests on 20 requests",
         "raise requests to 300",
         "90 runs",
     ]
     assert all(text in found.text("findings") for text in summary["assumptions"])
-    assert summary["notes"][0] in found.text("doubts")
-    assert "support-bot: 12,345, longer than the context" in found.text("doubts")
+    assert summary["notes"][0] in found.text("warnings")
+    assert "support-bot: 12,345, longer than the context" in found.text("warnings")
     assert "VOID chunked_prefill off: chunked_prefill: asked for off" in found.text("tables")
 
 
@@ -333,7 +333,7 @@ def test_without_doubts_the_page_says_that_it_asked(tmp_path: Path) -> None:
 
     _, found = page(summary, tmp_path)
 
-    assert "No check found a reason to distrust a run" in found.text("doubts")
+    assert "No check found a reason to distrust a run" in found.text("warnings")
 
 
 def test_open_loop_tables_show_both_counts_of_ttft(tmp_path: Path) -> None:
