@@ -184,7 +184,11 @@ def _add_amount(how: argparse._ArgumentGroup) -> None:
     how.add_argument(
         "--rate", type=_positive, metavar="R", help="conversations that start each second"
     )
-    how.add_argument("--duration", metavar="T", help="length of an open loop, such as '60 s' or 60")
+    how.add_argument(
+        "--duration",
+        metavar="T",
+        help="length of an open loop, such as '60 s'; a plain number is seconds",
+    )
     how.add_argument(
         "--max-concurrency",
         type=whole_number,

@@ -242,7 +242,7 @@ def test_the_help_says_what_is_meant(capsys: pytest.CaptureFixture[str]) -> None
         main(["load", "--help"])
 
     text = re.sub(r"\s+", " ", capsys.readouterr().out)
-    assert "half is a text that all requests share" in text
+    assert "all prompts share the first half" in text
     assert "a plain number is seconds" in text
 
 
