@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         LiveProgress(PlainConsole(stderr=True), len(plan.planned)) as progress,
     ):
         SweepRunner(plan, adapters, folder, disturbed_by=others).run(progress)
-    rebuilt = rebuild(folder)
+    rebuilt = _rebuilt(folder)
     code = _show(rebuilt, arguments)
     if rebuilt.unwritten is not None:
         raise rebuilt.unwritten
@@ -59,12 +59,18 @@ def report(arguments: argparse.Namespace) -> int:
     folder = checked_folder(arguments.directory)
     if arguments.out is not None:
         _new_folder(arguments.out, "")
-    rebuilt = rebuild(folder, arguments.out)
+    rebuilt = _rebuilt(folder, arguments.out)
     if rebuilt.unwritten is not None and arguments.out is not None:
         raise rebuilt.unwritten
     dialect = arguments.dialect
     other = None if dialect is None else dialect_report(folder, dialect, rebuilt.summary)
     return _show(rebuilt, arguments, other)
+
+
+def _rebuilt(folder: Path, out: Path | None = None) -> Rebuilt:
+    """Build the report; a terminal shows that this takes a while."""
+    with PlainConsole(stderr=True).status("building tables, plots and page"):
+        return rebuild(folder, out)
 
 
 def checked_folder(path: Path) -> Path:
