@@ -197,11 +197,11 @@ def _other_apis(target: Target, send: Try, refusal: RequestRecord) -> tuple[str,
 
 
 def _over(target: Target, api: str) -> Target:
-    """Return `target` over another API, with no more than it needs."""
+    """Return `target` over another API, with the same key and no optional field."""
     shape = RequestShape(api=api, headers=target.headers)
-    return replace(
-        target, api=api, fields=frozenset(), vocabulary=None, headers=shape.all_headers()
-    )
+    scheme, _, key = target.headers.get("Authorization", "").partition(" ")
+    headers = shape.all_headers(key if scheme == "Bearer" else None)
+    return replace(target, api=api, fields=frozenset(), vocabulary=None, headers=headers)
 
 
 def refused(record: RequestRecord) -> bool:

@@ -176,3 +176,21 @@ def test_a_server_that_answers_the_probe_oddly_is_loaded_all_the_same(
     counts = summary["runs"][0]["counts"]
     assert counts["ok"] == counts["sent"] > 3
     assert not any("refuses" in note for note in summary["notes"])
+
+
+@pytest.mark.parametrize("key", ["sk-1", "a b", None])
+def test_other_apis_are_tried_with_the_users_key(key: str | None) -> None:
+    """The Messages API has the key in a header of its own."""
+    sent: dict[str, Target] = {}
+
+    def send(target: Target) -> RequestRecord:
+        sent[target.api] = target
+        return failed_record(a_request(), 0, closed_ns=1, kind="http_404", text="no such path")
+
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    settled(replace(TARGET, headers=headers), send)
+
+    assert set(sent) == {"completions", "chat", "responses", "messages"}
+    assert sent["messages"].headers.get("x-api-key") == key
+    assert sent["messages"].headers.get("Authorization") == headers.get("Authorization")
+    assert "x-api-key" not in sent["chat"].headers
