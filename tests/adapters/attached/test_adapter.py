@@ -278,4 +278,4 @@ def test_the_plan_of_it_is_one_document(tmp_path: Path) -> None:
 
     document: dict[str, Any] = json.loads(done.stdout)
     assert done.returncode == 0
-    assert any("it is not ours" in note for note in document["notes"])
+    assert any("the harness did not start this server" in note for note in document["notes"])

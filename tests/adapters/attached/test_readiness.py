@@ -158,7 +158,7 @@ def test_a_proxy_that_refuses_is_named_as_the_proxy(
     ("version", "longest", "read"),
     [
         (b'{"version": 7}', 10, ("7", 10)),
-        (b'{"version": ["1.0"]}', "10", ("unknown", None)),
+        (b'{"version": ["1.0"]}', "10", ("unknown", 10)),
         (b'{"version": {"a": 1}}', [1], ("unknown", None)),
         (b'{"version": null}', True, ("unknown", None)),
         (b'{"version": "%s"}' % (b"9" * 5000), 1e400, ("9" * 200, None)),

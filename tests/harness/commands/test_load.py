@@ -260,7 +260,7 @@ def test_a_dialect_stands_below_the_block(server: str) -> None:
     printed = harness("load", server, *words)
     told = json.loads(harness("load", server, *words, "--json").stdout)
 
-    ours, _, theirs = printed.stdout.partition("by the formulas of")
+    ours, _, theirs = printed.stdout.partition("with the formulas of")
     assert "Serving Benchmark Result" in ours
     assert "Requests Comp" in theirs
     (run,) = told["dialect"]["runs"]
