@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.results.effects import BASELINE, CONTROL, VERDICT_BLOCKS
 from harness.results.names import HIGHER, kind
-from harness.results.panels import Panel, arm_title, labels, load_name, panels
+from harness.results.panels import Panel, arm_lines, labels, load_name, panels
 from harness.results.report.notes import IDENTICAL, are_identical
 from harness.results.summary import ArmRow, Effect, Summary
 from harness.results.units import (
@@ -20,6 +21,7 @@ from harness.results.units import (
 )
 
 _HEADS = ("workload · load", "best arm", "", "÷ baseline", "95 % interval", "verdict")
+_ARM_COLUMNS = 28  # enough for "speculative eagle(tokens=5)"
 _VALUE = 2  # the column whose head is the metric, where all rows have the same one
 _PER_GPU = "output_tokens_per_s_per_gpu"
 _VERDICTS = {
@@ -74,7 +76,7 @@ def answer_table(summary: Summary) -> tuple[tuple[str, ...], list[tuple[str, ...
         (
             f"{best.arm.label} · " * several
             + f"{best.panel.workload} · {load_name(best.panel.load)}",
-            arm_title(best.arm),
+            _arm_text(best.arm),
             _value_text(best),
             *_effect_texts(best),
         )
@@ -163,6 +165,12 @@ def _oriented(effect: Effect | None) -> tuple[float | None, float | None, float 
         return effect.low, effect.ratio, effect.high
     low, high = effect.high, effect.low
     return low and 1 / low, 1 / effect.ratio, high and 1 / high
+
+
+def _arm_text(arm: ArmRow) -> str:
+    """Return an arm's name without what its values imply, in lines that leave space for numbers."""
+    own = [line for line in arm_lines(arm) if not line.startswith(" ⇒")]
+    return "\n".join(textwrap.wrap(" ".join(own), _ARM_COLUMNS, break_on_hyphens=False))
 
 
 def _value_text(best: BestArm) -> str:

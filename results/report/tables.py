@@ -64,7 +64,7 @@ def wrapped(line: str, width: int, style: str = "", indent: str = "  ") -> Text:
 def plain_table(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> Table:
     """Return a table of texts; the first column takes what the others leave."""
     cells = [list(row) for row in rows]
-    wide = [max(map(cell_len, (row[i] for row in cells)), default=0) for i in range(len(heads))]
+    wide = [max((_columns(row[i]) for row in cells), default=0) for i in range(len(heads))]
     wide = [max(wide[i], *map(cell_len, head.split("\n"))) for i, head in enumerate(heads)]
     room = max(_NAME_COLUMNS, width - sum(wide[1:]) - 2 * (len(heads) - 1))
     table = Table(
@@ -80,6 +80,11 @@ def plain_table(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int)
     for first, *others in cells:
         table.add_row(Text(_folded(first, room)), *map(Text, others))
     return table
+
+
+def _columns(text: str) -> int:
+    """Return the columns of the longest line of a text."""
+    return max(map(cell_len, text.split("\n")))
 
 
 def _folded(text: str, width: int) -> str:

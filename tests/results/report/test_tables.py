@@ -527,3 +527,22 @@ def test_a_baseline_that_nothing_beats_is_the_best_arm() -> None:
 
     assert re.search(r"support-bot · concurrency 1 +baseline +9.00 +– +–", text)
     assert "not proven" not in text
+
+
+@pytest.mark.parametrize("labels", [("embedded",), ("vllm", "sglang-with-a-long-name")])
+def test_long_names_cut_nothing_of_the_answer(labels: tuple[str, ...]) -> None:
+    """Names of arms and engines are broken into lines; heads and numbers stay whole."""
+    value = "eagle3(draft=some-organisation/some-very-long-draft-model-name,tokens=5)"
+    summary = make_summary(Fixture(blocks=5, labels=labels))
+    for arm in summary["arms"]:
+        for change in arm["flipped"].values():
+            change |= {"value": value, "implied": {"overlap_scheduling": "off"}}
+
+    answer = printed(summary).split("\n\n")[0]
+
+    (head,) = [line for line in answer.splitlines() if line.startswith("workload · load ")]
+    assert head.rstrip().endswith("verdict")
+    assert "÷ baseline" in head
+    assert "95 % interval" in head
+    assert "overlap_scheduling" not in answer
+    assert max(cell_len(line) for line in answer.splitlines()) <= 100
